@@ -39,6 +39,7 @@ from hifigemm.kernels.products import (
     slice_product,
     word_gemm,
 )
+from hifigemm.kernels.products.largest_sums import largest_sums
 from hifigemm.kernels.products.thin_products import (
     product_of_columns,
     residual_of_column,
@@ -74,6 +75,10 @@ from hifigemm.kernels.vectors.embedding import embed_left, embed_right
 from hifigemm.kernels.vectors.equilibration import extremes_of_rows, scaled_entries
 from hifigemm.kernels.vectors.scaled_along_k import scaled_along_k
 from hifigemm.kernels.vectors.slices import slice_operands
+from hifigemm.kernels.vectors.upper_magnitudes import (
+    scales_of_sums,
+    upper_magnitudes,
+)
 from hifigemm.kernels.vectors.words import split_words
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.residue_products import num_planes
@@ -324,6 +329,20 @@ def ratios():
             error_ratio.error_ratio_bits(sizes, 1024, 5, predicate=where)
 
         yield f"{dtype} {n} sides {sides}", write
+    for dtype, (transposed, n), sides in (
+        *product(DTYPES, (("", 300), ("ab", 2048)), (2,)),
+        (torch.complex128, ("", 2048), 1),
+    ):
+
+        def write_largest(
+            launches, dtype=dtype, transposed=transposed, n=n, sides=sides
+        ):
+            a, b = operands(launches, dtype, n, 2048, n, transposed)
+            magnitudes = upper_magnitudes(((a, 2), (b, 1))[:sides])
+            sums = largest_sums(magnitudes)
+            scales_of_sums(magnitudes, sums, moduli_set(15, dtype.is_complex))
+
+        yield f"largest sums {dtype} {transposed!r} {n} sides {sides}", write_largest
 
 
 def bits():

@@ -27,6 +27,7 @@ from hifigemm.numerics.bits import (
 )
 from hifigemm.numerics.blocking import BLOCK_ENTRIES, map_vectors, vector_blocks
 from hifigemm.numerics.residue_products import ExactProduct
+from hifigemm.numerics.residues import ModuliSet
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
 from hifigemm.numerics.special import clean
 
@@ -49,6 +50,17 @@ _BINADES = 2100
 def magnitudes_up(x: Array, exponent: Array) -> Array:
     """ceil(|x| 2**(6 - exponent)) as int8, upper bounds of |x| below 2**exponent."""
     return ceil_magnitude(x, MAGNITUDE_BITS_UP - exponent).astype(np.int8)
+
+
+def accurate_bits(moduli: ModuliSet, balance: int = 0) -> int:
+    """Bits of the integers that scales by the largest sums of `magnitudes_up` make.
+
+    The largest sum of a vector is 1 or more in units of 4**(e - 6), hence
+    4**(s + e - 6) <= half_range and |2**s x| < 2**6 sqrt(half_range). Vectors whose sums
+    are all zero have s = -e.
+    """
+    bits = math.isqrt(moduli.half_range).bit_length() + MAGNITUDE_BITS_UP
+    return bits + abs(balance)
 
 
 def magnitudes_down(x: Array, exponent: Array) -> Array:

@@ -50,7 +50,12 @@ from hifigemm.numerics.embedding import (
     embed_right,
     unembed,
 )
-from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
+from hifigemm.numerics.estimates import (
+    MAGNITUDE_BITS_UP,
+    accurate_bits,
+    component_sums,
+    magnitudes_up,
+)
 from hifigemm.numerics.residue_products import (
     crt,
     num_planes,
@@ -332,7 +337,7 @@ class Ozaki2(Scheme):
         entries = plan.blocking.entries
         exponents_a = scaling.exponents(a, 2, entries)
         exponents_b = scaling.exponents(b, 1, entries)
-        rows, cols = _largest_sums(plan, a, b, exponents_a, exponents_b, engine)
+        rows, cols = largest_sums(plan, a, b, exponents_a, exponents_b, engine)
         left = _scale_by_sums(rows, exponents_a, moduli, balance, 2)
         right = _scale_by_sums(cols, exponents_b, moduli, -balance, 1)
         return left, right
@@ -565,7 +570,7 @@ def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
     return facts
 
 
-def _largest_sums(
+def largest_sums(
     plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine
 ) -> tuple[Array, Array]:
     """Largest entries of each row and of each column of |A||B|, block by block.
@@ -599,8 +604,7 @@ def _scale_by_sums(
     """The accurate scale of vectors with these exponents and largest sums of |A||B|."""
     scale = scaling.scale_exponent(sums, exponents, MAGNITUDE_BITS_UP, moduli) + balance
     nearest = scale + exponents >= MAGNITUDE_BITS_UP
-    bits = moduli.half_range.bit_length() + 1 + abs(balance)
-    return Scale(scale, nearest, axis, bits)
+    return Scale(scale, nearest, axis, accurate_bits(moduli, balance))
 
 
 def _error(left: Split, right: Split) -> Array:

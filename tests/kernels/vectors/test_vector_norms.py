@@ -93,7 +93,7 @@ def test_sums_of_blocks_are_rounded_up_on_the_grid_of_the_vector():
 def _store_scales(squares, e, limits, s, nearest, BALANCE, SIZE: tl.constexpr):
     i = tl.arange(0, SIZE)
     exponent, rounds = norms.scale_of(
-        tl.load(squares + i), tl.load(e + i), limits, BALANCE
+        tl.load(squares + i), tl.load(e + i), limits, BALANCE, norms.NORM_BITS
     )
     tl.store(s + i, exponent)
     tl.store(nearest + i, rounds)

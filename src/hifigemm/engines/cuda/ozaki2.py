@@ -45,6 +45,7 @@ from hifigemm.kernels.endings.special import restore_special_values
 from hifigemm.kernels.products import native_gemm, residue_gemm
 from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.products.error_ratio import RATIO_UNIT, error_ratio_bits
+from hifigemm.kernels.products.largest_sums import largest_sums
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import LARGEST, Predicate
 from hifigemm.kernels.runtime.host_word import send
@@ -53,6 +54,11 @@ from hifigemm.kernels.runtime.recording import recorded
 from hifigemm.kernels.sums.rounded_sums import rounded_sums
 from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
+from hifigemm.kernels.vectors.scaled_residues import VectorScale
+from hifigemm.kernels.vectors.upper_magnitudes import (
+    scales_of_sums,
+    upper_magnitudes,
+)
 from hifigemm.model.engine import SCALED_ALONG_K
 from hifigemm.model.executable import RecordedDecision, Signature, Splits
 from hifigemm.model.plan import (
@@ -66,7 +72,7 @@ from hifigemm.model.problem import Block, Problem
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
-from hifigemm.numerics.estimates import MAGNITUDE_TERMS
+from hifigemm.numerics.estimates import MAGNITUDE_TERMS, accurate_bits
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
 from hifigemm.numerics.scaling import (
@@ -162,15 +168,14 @@ class PreparedResidues:
 def lowering(
     plan: Plan, device: torch.device, costs: Rates | None
 ) -> CudaLowering | None:
-    """The launches of a plan with fast scaling, or with the largest entries; None where
-    entries are to be certified one by one.
+    """The launches of a plan; None where entries are to be certified one by one, and for
+    so many terms that one product of magnitudes does not hold their sums.
     """
-    if plan.scheme.scaling == "largest":
-        # Its error is stated by norms; a bound of |A||B| is worked out step by step.
-        is_settled = not plan.certifies and plan.evidence is None
-        return _FixedCount(plan, device, costs) if is_settled else None
     if not plan.scheme.by_norms:
-        return None
+        # A bound of |A||B| is worked out step by step.
+        is_settled = not plan.certifies and plan.evidence is None
+        is_short = plan.scheme.scaling == "largest" or plan.problem.k <= MAGNITUDE_TERMS
+        return _FixedCount(plan, device, costs) if is_settled and is_short else None
     is_certified = plan.verification is Verification.ENTRYWISE
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
         return _FixedCount(plan, device, costs)
@@ -199,8 +204,12 @@ class _Residues(CudaLowering):
         )
 
     def bytes_outside(self, batch: int, rows: int, cols: int) -> int:
-        """Those of scaling along k."""
+        """Those of scaling along k; those of the magnitudes of whole operands."""
         schemes = self.plan.scheme, *self.plan.alternatives
+        if self.plan.scheme.scaling == "accurate":
+            p = self.plan.problem
+            pitch = -(-p.k // 128) * 128 * (2 if p.is_complex else 1)
+            return p.batch * (p.m + p.n) * pitch
         if any(not x.is_native and x.scaling == "inner" for x in schemes):
             return bytes_outside(self.plan, batch, rows, cols)
         return 0
@@ -405,7 +414,9 @@ class _FixedCount(_Residues):
         """True if all vectors of an operand are scaled alike, whatever the other is."""
         evidence = self.plan.evidence or Evidence()
         has_parts = evidence.outliers is not None or evidence.separate is not None
-        return not has_parts and not self.plan.scheme.scales_along_k
+        scheme = self.plan.scheme
+        is_apart = not scheme.scales_along_k and scheme.scaling != "accurate"
+        return is_apart and not has_parts
 
     def inspection(
         self, left: Tensor, right: Tensor, splits: Splits
@@ -434,6 +445,9 @@ class _FixedCount(_Residues):
         gained = _gained_bits(plan, given)
         if gained is not None:
             balances = (gained, -gained)
+        scales = None
+        if plan.scheme.scaling == "accurate":
+            scales = _accurate_scales(plan, given, moduli)
         # The same kernel makes the residues whether or not the number is asked for.
         missing: Buffer | None = None
         if self._counts_bits(plan):
@@ -450,6 +464,12 @@ class _FixedCount(_Residues):
             for side, (place, residues_there) in enumerate(previous):
                 if place == places[side]:
                     prepared_planes[side] = residues_there
+            block_scales = None
+            if scales is not None:
+                block_scales = [
+                    _scale_at(place, scale)
+                    for place, scale in zip(places, scales, strict=True)
+                ]
 
             # The others, by one launch. A matrix and its transpose have the same ones.
             is_gram = is_triangle(plan, block) and plan.problem.is_of_one_operand
@@ -461,6 +481,7 @@ class _FixedCount(_Residues):
                     [None],
                     least_square=_least_square(plan),
                     missing=missing,
+                    scales=block_scales,
                 )
             else:
                 residues = _residues_of(
@@ -471,6 +492,7 @@ class _FixedCount(_Residues):
                     exponents=exponents,
                     least_square=_least_square(plan),
                     missing=missing,
+                    scales=block_scales,
                 )
             predicate = self.predicate_of(missing, given)
             previous = list(zip(places, residues, strict=True))
@@ -570,6 +592,25 @@ def _residues_at(
     return planes[:, :count, place[-1]], exponents[:, place[-1]]
 
 
+def _accurate_scales(
+    plan: Plan, given: Arguments, moduli: ModuliSet
+) -> tuple[VectorScale, VectorScale]:
+    """The scales of all rows and columns by one more product, of magnitudes."""
+    sides = [(given.a, 2), (given.b, 1)]
+    if plan.problem.is_of_one_operand:
+        del sides[1]
+    magnitudes = upper_magnitudes(tuple(sides))
+    sums = largest_sums(magnitudes)
+    scales = scales_of_sums(magnitudes, sums, moduli)
+    return scales[0], scales[-1]
+
+
+def _scale_at(place: tuple[slice, ...], scale: VectorScale) -> VectorScale:
+    """The scale of the vectors of a block."""
+    exponent, nearest = (x[place[0]] if len(x) > 1 else x for x in scale)
+    return VectorScale(exponent[:, place[-1]], nearest[:, place[-1]])
+
+
 def _required_bits(plan: Plan) -> tuple[int, int] | None:
     """Those that the plan of an exact product rests on."""
     return None if plan.evidence is None else plan.evidence.required_bits
@@ -600,23 +641,27 @@ def _residues_of(
     exponents: Exponents = None,
     least_square: int = 0,
     missing: Buffer | None = None,
+    scales: Sequence[VectorScale] | None = None,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are
-    not ready.
+    not ready; `scales` are those of `_accurate_scales`.
     """
     residues = list(prepared_planes)
     to_make = [i for i in range(len(operands)) if prepared_planes[i] is None]
     if to_make:
         sides = tuple((operands[i], 2 - i) for i in to_make)
-        planes, scales = scaled_residues.scaled_residues(
+        of_sides = None if scales is None else tuple(scales[i] for i in to_make)
+        planes, scales_of_planes = scaled_residues.scaled_residues(
             scaled(sides, exponents, predicate),
             moduli,
+            of_sides,
             balances=tuple(balances[i] for i in to_make),
+            bits=None if scales is None else accurate_bits(moduli),
             predicate=predicate,
             least_square=least_square,
             missing=missing,
         )
-        for i, x, scale in zip(to_make, planes, scales, strict=True):
+        for i, x, scale in zip(to_make, planes, scales_of_planes, strict=True):
             residues[i] = x, scale.exponent
     return cast(list[Residues], residues)
 

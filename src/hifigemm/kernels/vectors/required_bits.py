@@ -25,6 +25,7 @@ from hifigemm.kernels.vectors.scaled_residues import layout_of
 from hifigemm.kernels.vectors.statistics import NO_LOWEST
 from hifigemm.kernels.vectors.vector_norms import (
     FREE_OF_OPERANDS,
+    NORM_BITS,
     NORM_BLOCK,
     PANEL,
     join_blocks,
@@ -91,7 +92,7 @@ def _look_at(
         low = join_lowest(block_low + first_block * PANEL, blocks)
         # How far the scale of a vector stays above its lowest set bit; nothing for
         # zeros and vectors that do not exist.
-        scale, _ = scale_of(n, e, range_ptr, 0)
+        scale, _ = scale_of(n, e, range_ptr, 0, NORM_BITS)
         has_bits = (low != NO_LOWEST) & (
             tile_origin[2] + tl.arange(0, PANEL) < tile_origin[3]
         )

@@ -46,6 +46,7 @@ from hifigemm.kernels.vectors.statistics import INFINITE, NO_LOWEST
 from hifigemm.kernels.vectors.vector_norms import (
     BLOCK,
     FREE_OF_OPERANDS,
+    NORM_BITS,
     NORM_BLOCK,
     PANEL,
     PIECE,
@@ -68,6 +69,7 @@ from hifigemm.kernels.vectors.vector_norms import (
     scale_of,
     store_block,
 )
+from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, MAGNITUDE_BITS_UP
 from hifigemm.numerics.residues import ModuliSet
 
 Operand = tuple[Any, int]
@@ -96,8 +98,8 @@ NONE_MISSING: int = 2**12
 bits are above it, and of those to spare below. See `scaled_residues`.
 """
 _NONE_MISSING = tl.constexpr(NONE_MISSING)
-_MAGNITUDE_BITS = tl.constexpr(7)
-"""|x| 2**(7 - e) < 128, rounded down, is an INT8."""
+_BITS_DOWN = tl.constexpr(MAGNITUDE_BITS_DOWN)
+_BITS_UP = tl.constexpr(MAGNITUDE_BITS_UP)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class _Blocks(NamedTuple):
 
 
 @triton.jit
-def _along_k(step, FORM: tl.constexpr):
+def along_k(step, FORM: tl.constexpr):
     """Indices along k of tile number `step`.
 
     The axes are K, PIECE and BLOCK: entries of a piece, pieces of a block of 256,
@@ -180,18 +182,18 @@ def _along_k(step, FORM: tl.constexpr):
 
 
 @triton.jit
-def _vectors(start, FORM: tl.constexpr):
+def vectors_of_tile(start, FORM: tl.constexpr):
     """Indices of the vectors of a tile, the first of which is `start`."""
     return start + along(tl.arange(0, FORM.vectors), VECTOR)
 
 
 @triton.jit
-def _load_either(operands, tile_origin, ks, k, FORM: tl.constexpr):
+def load_either(operands, tile_origin, ks, k, FORM: tl.constexpr):
     """The components of a tile of the operand that the program takes."""
     is_left, batch, start, count = tile_origin
     x, sb, sv, sk = chosen(is_left, operands[0], operands[1])
     # A vector beyond the last one is read as the last: nothing of it is stored.
-    vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
+    vs = tl.minimum(vectors_of_tile(start, FORM), count - 1).to(tl.int64)
     # Both layouts have compiled code, so that one kernel serves all. Along k the
     # compiler sees that FORM.vector entries are loaded at a time. A `return` in each
     # branch would make threads exchange what they have loaded.
@@ -225,7 +227,7 @@ def _store_residues(
     POLICY: tl.constexpr = "evict_first" if LEAVES else ""
     planes, pitch16, num_planes, table = out
     is_left, batch, start, count = tile_origin
-    vs = _vectors(start, FORM)
+    vs = vectors_of_tile(start, FORM)
     mask = (vs < count) & (ks < pitch16 * 16)
     # Planes of a matrix follow each other, one for each residue; all rows begin on
     # multiples of 16 bytes.
@@ -252,27 +254,37 @@ def _store_residues(
 
 
 @triton.jit
-def _store_magnitudes(
-    parts, e, low, tile_origin, ks, k, FORM: tl.constexpr, PTX: tl.constexpr
+def store_magnitudes(
+    parts,
+    e,
+    magnitudes,
+    tile_origin,
+    ks,
+    k,
+    FORM: tl.constexpr,
+    PTX: tl.constexpr,
+    UP: tl.constexpr = False,
 ):
-    """Twin: numerics.estimates.magnitudes_down. |x| 2**(7 - e) of a tile, rounded down.
+    """Twin: numerics.estimates.magnitudes_down. |x| 2**(7 - e) of a tile, rounded down;
+    with UP numerics.estimates.magnitudes_up, |x| 2**(6 - e), rounded up.
 
-    Entries that are Inf or NaN count 0; a vector that holds one has the exponent
-    INFINITE.
+    Entries that are Inf or NaN count 0; without UP a vector that holds one has the
+    exponent INFINITE.
     """
+    BITS: tl.constexpr = _BITS_UP if UP else _BITS_DOWN
     is_left, batch, start, count = tile_origin
-    vs = _vectors(start, FORM)
-    up, second = exponent_factors(e, _MAGNITUDE_BITS)
+    vs = vectors_of_tile(start, FORM)
+    first, second = exponent_factors(e, BITS)
     # Rows are as long as a multiple of 128 bytes.
     pitch16 = tl.cdiv(k, 128) * 8
     row = (batch * count + vs) * pitch16 * FORM.width
-    magnitudes = tl.where(is_left, low[0], low[1]) + row * 16 + ks
+    entries = tl.where(is_left, magnitudes[0], magnitudes[1]) + row * 16 + ks
     # re of a vector, and behind it im; bytes beyond k are zeros up to the pitch.
     for i in tl.static_range(len(parts)):
         z = tl.where(tl.abs(parts[i]) < float("inf"), parts[i], 0.0)
-        rounded = magnitude(z, up, second, False, PTX).to(tl.int8)
+        rounded = magnitude(z, first, second, UP, PTX).to(tl.int8)
         tl.store(
-            magnitudes + i * pitch16 * 16,
+            entries + i * pitch16 * 16,
             rounded,
             mask=(vs < count) & (ks < pitch16 * 16),
         )
@@ -355,9 +367,9 @@ def scaled_residues_kernel(
         # A program for each tile of FORM.vectors whole vectors, which stay in its
         # registers from the sizes to the residues; the tiles of A come first.
         tile_origin = place(tl.program_id(0), tiles_a, counts, FORM.vectors)
-        vs = _vectors(tile_origin[2], FORM)
-        ks = _along_k(0, FORM)
-        parts = _load_either(operands, tile_origin, ks, k, FORM)
+        vs = vectors_of_tile(tile_origin[2], FORM)
+        ks = along_k(0, FORM)
+        parts = load_either(operands, tile_origin, ks, k, FORM)
         if TASK.bits:
             lowest = lowest_bits(parts, K)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
@@ -371,7 +383,7 @@ def scaled_residues_kernel(
             (n, s, e), tile_origin, vs, range_ptr, scales, sizes, TASK.sums
         )
         if TASK.sums:
-            _store_magnitudes(parts, e, low, tile_origin, ks, k, FORM, ARITHMETIC.ptx)
+            store_magnitudes(parts, e, low, tile_origin, ks, k, FORM, ARITHMETIC.ptx)
         if TASK.bits:
             inside = vs < tile_origin[3]
             _count_missing(lowest, scale, inside, tile_origin[0], missing)
@@ -445,10 +457,10 @@ def scaled_residues_kernel(
             start += task // steps * FORM.vectors
             if (panel >= 0) & (start < count):
                 tile_origin = (is_left, batch, start, count)
-                vs = _vectors(start, FORM)
-                ks = _along_k(task % steps, FORM)
+                vs = vectors_of_tile(start, FORM)
+                ks = along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
-                parts = _load_either(operands, tile_origin, ks, k, FORM)
+                parts = load_either(operands, tile_origin, ks, k, FORM)
                 # One arrival more than blocks: the scales are stored. The programs that
                 # this one waits for have smaller indices, and so have started.
                 if TASK.scales:
@@ -466,7 +478,7 @@ def scaled_residues_kernel(
                     e = tl.load(
                         vector_sizes[0] + begin + vectors, mask=vs < count, other=0
                     )
-                    _store_magnitudes(
+                    store_magnitudes(
                         parts, e, low, tile_origin, ks, k, FORM, ARITHMETIC.ptx
                     )
                 words = integer_words(
@@ -487,7 +499,7 @@ def _store_scales(
     n, s, e = size_of_vectors
     is_left, batch, _, count = tile_origin
     scale_exponents, to_nearest, balance, begin = chosen(is_left, scales[0], scales[1])
-    scale, nearest = scale_of(n, e, range_ptr, balance)
+    scale, nearest = scale_of(n, e, range_ptr, balance, NORM_BITS)
     inside = vs < count
     vectors = batch * count + vs
     tl.store(scale_exponents + vectors, scale, mask=inside)

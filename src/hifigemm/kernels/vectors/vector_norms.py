@@ -250,9 +250,10 @@ def joined_sizes(sums, block_e, e):
 
 
 @triton.jit
-def scale_of(squares, e, range_ptr, balance):
+def scale_of(squares, e, range_ptr, balance, BITS: tl.constexpr):
     """Twin: numerics.scaling.scale_exponent, plus `balance`; of the least square norm
     that the range comes with, if that is larger: numerics.scaling.largest_scale.
+    Squares are in units of 4**(e - BITS).
 
     The second result is 1 where integers are rounded to nearest, else 0.
     """
@@ -261,7 +262,7 @@ def scale_of(squares, e, range_ptr, balance):
     power = tl.load(range_ptr + 1).to(tl.int32)
     is_zero = squares == 0.0
     squares = tl.maximum(squares, tl.load(range_ptr + 2))
-    # The largest s with 4**(s + e - NORM_BITS) * squares <= half_range: half of
+    # The largest s with 4**(s + e - BITS) * squares <= half_range: half of
     # floor(log2(quotient)), rounded down.
     quotient = mantissa / tl.where(is_zero, 1.0, squares)
     log2 = (
@@ -272,8 +273,8 @@ def scale_of(squares, e, range_ptr, balance):
     finite = e < INFINITE
     # A vector of zeros has no exponent of its own.
     e = tl.where(is_zero, 0, e)
-    s = tl.where(is_zero, 0, (log2 >> 1) + NORM_BITS) - e + balance
-    return tl.where(finite, s, NOT_FINITE), (finite & (s + e >= NORM_BITS)).to(tl.int32)
+    s = tl.where(is_zero, 0, (log2 >> 1) + BITS) - e + balance
+    return tl.where(finite, s, NOT_FINITE), (finite & (s + e >= BITS)).to(tl.int32)
 
 
 @triton.jit
@@ -385,7 +386,7 @@ def join_lowest(block_low, blocks):
 
 
 @triton.jit
-def _finite(parts):
+def finite_entries(parts):
     """The components of entries, all 0 where one of them is Inf or NaN."""
     is_finite = tl.abs(parts[0]) < float("inf")
     for i in tl.static_range(1, len(parts)):
@@ -434,7 +435,7 @@ def _store_block_of(
     entries, inside, _, _ = places_of_block(operand, tile_origin, q, k, ALONG_K, FORM)
     parts = components_of(entries, inside, FORM.width)
     if CLEANS:
-        parts = _finite(parts)
+        parts = finite_entries(parts)
     if LOWEST:
         lowest = lowest_bits(parts, PIECE)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
