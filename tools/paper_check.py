@@ -131,7 +131,7 @@ def gpu_claims() -> Iterator[Claim]:
         ("auto@correct", "float64", "correct"),
         ("auto", "float32", None),
     ):
-        row = figures.row_of("headline_h100", case=case, dtype=dtype)
+        row = figures.row_of("headline_h200", case=case, dtype=dtype)
         stated = float(row["ratio_to_native"])
         yield Claim(
             f"{case} of {dtype}: {stated:.2f} times the native rate",
