@@ -543,6 +543,14 @@ def rows_of_tensors(device: str, n: int) -> Iterator[Row]:
             lambda a=a, v=v: hg.matmul(a, v),
         )
     a, b, c, v = tensors(device, n)
+    accurate = {"scheme": hg.Ozaki2(num_moduli=14, scaling="accurate")}
+    for name, options in (("", {}), (" with a report", {"return_report": True})):
+        yield Row(
+            f"tensors, 14 moduli, accurate scaling{name}, n = {n}",
+            "fast scaling",
+            lambda: hg.matmul(a, b, **MODULI),
+            lambda o=options: hg.matmul(a, b, **accurate, **o),
+        )
     yield Row(
         f"tensors, linalg.solve, n = {n}",
         "torch",
