@@ -279,7 +279,7 @@ class LaunchList:
         seconds = time.perf_counter() - started
         if seconds > _WORTH_A_LINE:
             _logger.info("%d kernels compiled or loaded in %.2g s", len(new), seconds)
-        if all(found is not None for found in entries):
+        if all(x is not None for x in entries):
             by_step = iter(entries)
             self._templates = [
                 self._template(step, next(by_step) if step.kernel else None)
@@ -382,16 +382,15 @@ class LaunchList:
         if not x.numel():
             return torch.empty(x.shape, dtype=x.dtype, device=self.device)
         base, offset = self._place(x)
-        own = tensors[base]
+        y = tensors[base]
         if memory.tensor is not None:
-            if own.dtype is not x.dtype:
-                own = torch.view_as_real(own) if own.is_complex() else own.view(x.dtype)
-            return own.as_strided(
-                x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize
-            )
+            if y.dtype is not x.dtype:
+                y = torch.view_as_real(y) if y.is_complex() else y.view(x.dtype)
+            first = y.storage_offset() + offset // x.dtype.itemsize
+            return y.as_strided(x.shape, x.strides, first)
         length = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True))
-        there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)
-        return there.as_strided(x.shape, x.strides)
+        entries = y[offset : offset + length * x.dtype.itemsize].view(x.dtype)
+        return entries.as_strided(x.shape, x.strides)
 
     def _template(self, step: _Step, entry: Any) -> _Template:
         """A launch with the places of its arguments that depend on an address; a

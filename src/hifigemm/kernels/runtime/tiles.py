@@ -318,17 +318,17 @@ def _rates(
     gpu: Gpu, kernels: tuple[str, ...], family: str, fmt: str, block: int
 ) -> dict[Tile, float]:
     """The tiles that fit, with their rates."""
-    found = {}
-    for tile, rate in TILES[family].items():
-        own = tile
-        if family == "residues" and tile.kernel == "triton":
-            own = replace(tile, unit=integer_unit(gpu.capability))
+    rates = {}
+    for entry, rate in TILES[family].items():
+        tile = entry
+        if family == "residues" and entry.kernel == "triton":
+            tile = replace(entry, unit=integer_unit(gpu.capability))
         elif family != "residues":
-            own = replace(tile, block_k=block)
-            own = replace(own, stages=_stages(own, fmt, gpu, family))
-        if tile.kernel in kernels and fits(own, gpu, family, fmt, block):
-            found[own] = rate
-    return found
+            tile = replace(entry, block_k=block)
+            tile = replace(tile, stages=_stages(tile, fmt, gpu, family))
+        if tile.kernel in kernels and fits(tile, gpu, family, fmt, block):
+            rates[tile] = rate
+    return rates
 
 
 def valid_tiles(
@@ -485,12 +485,15 @@ def gpu_of(device: torch.device) -> Gpu:
 
     if device.type != "cuda":
         return Gpu("interpreter", (0, 0), 2, 1 << 18, 1 << 18)
-    found = torch.cuda.get_device_properties(device)
-    shared = int(getattr(found, "shared_memory_per_block_optin", 1 << 16))
-    capability = (0, 0) if torch.version.hip else (int(found.major), int(found.minor))
-    per_sm = int(getattr(found, "shared_memory_per_multiprocessor", shared))
+    properties = torch.cuda.get_device_properties(device)
+    capability = int(properties.major), int(properties.minor)
+    shared = int(getattr(properties, "shared_memory_per_block_optin", 1 << 16))
     return Gpu(
-        str(found.name), capability, int(found.multi_processor_count), shared, per_sm
+        str(properties.name),
+        (0, 0) if torch.version.hip else capability,
+        int(properties.multi_processor_count),
+        shared,
+        int(getattr(properties, "shared_memory_per_multiprocessor", shared)),
     )
 
 
