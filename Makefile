@@ -25,7 +25,7 @@ STUDIES ?= forward_errors residuals words schemes modes
 GPU_PROCESSES ?= $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist worksteal')
 # Half of these tests, say, where a command may not take long: `make test-gpu PART=1/2` and `PART=2/2`.
 PART ?= 1/1
-# Architectures for which `make test-compiled` compiles all kernels.
+# Architectures for which `make test-compiled` and `make test-compile` compile kernels.
 ARCH ?= 80 86 89 90 100 120
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 # Sources of the compiled core.
@@ -36,7 +36,7 @@ PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(subst =,,$(TORCH)-$(TRITON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench paper-figures study dist test-wheel paper-check venv clean distclean
+.PHONY: help demo test test-torch test-compiled test-compile test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench paper-figures study dist test-wheel paper-check venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -53,6 +53,12 @@ test-torch: $(TORCH_INSTALLED) ## the quick tests with PyTorch, on the CPU; Trit
 
 test-compiled: $(TORCH_INSTALLED) ## what Triton makes of all kernels for each architecture, no GPU needed (hours; ARCH=90 for one; goes on where it ended)
 	$(PYTEST_TORCH) tests/kernels -m compiled $(ARCH:%=--arch=%) $(PYTEST_ARGS)
+
+test-compile: $(TORCH_INSTALLED) ## whether the kernels of all tests compile, at the shapes of the tests, no GPU needed (half an hour; ARCH=90 for one)
+	for arch in $(ARCH); do \
+	    $(PYTEST_TORCH) -p tests.kernels.compile_only --compile-for $$arch tests/kernels tests/engines/cuda \
+	        -m "not slow and not compiled" $(PYTEST_ARGS) || exit; \
+	done
 
 test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
 	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/test_jax.py tests/differentiable/test_jax_callbacks.py tests/differentiable/test_jax_primitive.py tests/libraries/test_jax_arrays.py tests/linalg/test_jax_bounds.py tests/linalg/test_jax_primitives.py tests/numerics/test_subnormals.py tests/examples/test_numpy_examples.py $(PYTEST_ARGS)

@@ -35,8 +35,16 @@ def check(assert_same_bits, engine, a, b, count, blocking=None):
     assert_same_bits(run(plan, a, b, engine)[2], by_numpy(a, b, accurate(count)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("count", [2, 9, 15])
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    [
+        ("float64", 2),
+        ("float64", 15),
+        ("float32", 7),
+        ("complex64", 9),
+        ("complex128", 14),
+    ],
+)
 def test_bits_are_those_of_numpy(make_pair, assert_same_bits, engine, dtype, count):
     check(assert_same_bits, engine, *stacks(make_pair, dtype=dtype), count)
 
@@ -49,8 +57,11 @@ def test_hard_operands(make_pair, assert_same_bits, engine, family, dtype):
     check(assert_same_bits, engine, *stacks(make_pair, family, dtype=dtype), 12)
 
 
-@pytest.mark.parametrize("batch", [(3, 3), (1, 3), (3, 1)])
-@pytest.mark.parametrize("block", [(3, 5, 6), (1, 5, 6), (1, 3, 6), (1, 3, 2)])
+@pytest.mark.parametrize(
+    ("batch", "block"),
+    [((3, 3), (3, 5, 6)), ((1, 3), (1, 3, 6)), ((2, 1), (1, 5, 3))],
+    ids=str,
+)
 def test_scales_of_blocks_are_those_of_the_whole_operands(
     make_pair, assert_same_bits, engine, batch, block
 ):
@@ -76,12 +87,11 @@ def test_inf_and_nan_harm_no_other_entries(
     assert not np.isfinite(values[~finite]).any()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_products_of_halves(make_pair, assert_same_bits, engine, monkeypatch, dtype):
+def test_products_of_halves(make_pair, assert_same_bits, engine, monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setattr(block_sums, "VECTORS", 4)
         monkeypatch.setattr(block_sums, "TERMS", 16)
-    a, b = stacks(make_pair, dtype=dtype, m=9, n=8, k=40)
+    a, b = stacks(make_pair, m=9, n=8, k=40)
     blocking = Blocking((1, 9, 8), in_halves=True)
     check(assert_same_bits, engine, a, b, 11, blocking)
 

@@ -89,7 +89,7 @@ def test_numbers_are_those_of_the_plain_functions(make_pair, family, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize(("batch_a", "batch_b"), [(3, 3), (1, 3), (3, 1)])
+@pytest.mark.parametrize(("batch_a", "batch_b"), [(1, 3), (3, 1)])
 def test_stacks_and_strides(rng, dtype, batch_a, batch_b):
     def random(*shape):
         x = rng.standard_normal(shape) * 10.0 ** rng.integers(-9, 9, shape)
