@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from hifigemm.engines.arrays import as_array, memory_of
+from hifigemm.engines.arrays import as_array, memory_of, to_device_of, to_host
 
 
 def test_the_memory_of_an_array_of_numpy_is_the_array():
@@ -51,3 +51,15 @@ def test_arrays_of_numpy_load_no_library():
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_axes_of_length_one_with_odd_strides_go_to_a_device(torch):
+    # A complex column behind a view of real ones has a stride of half an entry there
+    like = as_array(torch.ones(1, dtype=torch.float64))
+    pairs = np.arange(12.0).reshape(2, 1, 6).swapaxes(1, 2)
+    column = np.ascontiguousarray(pairs.swapaxes(1, 2)).view(complex).swapaxes(1, 2)
+    odd = np.lib.stride_tricks.as_strided(column, (2, 3, 1), (48, 16, 8))
+    for x in (column, odd, np.zeros((0, 2)), np.float64(3.0).reshape(())):
+        moved = to_device_of(like, x)
+        assert moved.shape == x.shape
+        assert (to_host(moved) == x).all()

@@ -42,6 +42,7 @@ def to_device_of(like: Array, x: Array) -> Array:
         return x
     import torch
 
-    tensor = torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
+    # NumPy gives axes of length one any stride, and PyTorch rejects an odd one
+    tensor = torch.from_numpy(np.ascontiguousarray(x).reshape(-1)).reshape(x.shape)
     array: Array = as_array(tensor.to(memory_of(like).device))
     return array
