@@ -185,7 +185,8 @@ def test_loops_are_those_that_numpy_resolves():
     ):
         dtypes = np.dtype(left), np.dtype(right)
         x, y = (np.ones(1, dtype) for dtype in dtypes)
-        *inputs, output = device_ops.loop(ufunc, (*dtypes, None))
+        _, dtypes_in_loop = device_ops.function_and_dtypes(ufunc, (*dtypes, None))
+        *inputs, output = dtypes_in_loop
         assert output == ufunc(x, y).dtype
         assert ufunc(x.astype(inputs[0]), y.astype(inputs[1])).dtype == output
 

@@ -32,9 +32,8 @@ from hifigemm.engines.device_ops import (
     TORCH_DTYPES,
     as_number,
     as_tensor,
+    function_and_dtypes,
     kind_of,
-    loop,
-    torch_function,
 )
 from hifigemm.numerics.bits import DType
 
@@ -383,16 +382,13 @@ class DeviceArray(NDArrayOperatorsMixin):
             return NotImplemented
 
         # The function of torch for the dtypes in which NumPy computes.
-        kinds = [kind_of(x) for x in inputs]
-        kinds += [x.dtype for x in out]
+        kinds = [kind_of(x) for x in (*inputs, *out)]
         kinds += [None] * (ufunc.nout - len(out))
-        dtypes = loop(ufunc, tuple(kinds))
-        function = torch_function(ufunc, dtypes[: ufunc.nin])
+        function, dtypes = function_and_dtypes(ufunc, tuple(kinds))
         if function is None:
             return NotImplemented
 
-        arrays = (x for x in (*inputs, *out) if isinstance(x, DeviceArray))
-        device = next(arrays).tensor.device
+        device = self.tensor.device
         on_host = ufunc not in NEEDS_DEVICE_SCALARS
         tensors = [
             as_tensor(x, dtype, device, host_scalars=on_host)

@@ -37,6 +37,9 @@ TORCH_DTYPES: dict[DType, Any] = {
 on every device.
 """
 
+_BOOL = np.dtype(np.bool_)
+_FLOAT64 = np.dtype(np.float64)
+
 NUMPY_DTYPES = {t: d for d, t in TORCH_DTYPES.items() if d != np.uint64}
 
 HOST_LIMIT = 4096
@@ -151,14 +154,18 @@ reciprocal of a scalar of the host; the others take none.
 
 
 @lru_cache(maxsize=1024)
-def loop(ufunc: np.ufunc, dtypes: tuple[Any, ...]) -> tuple[DType, ...]:
-    """Dtypes in which NumPy computes: for the inputs, then for the outputs.
+def function_and_dtypes(
+    ufunc: np.ufunc, dtypes: tuple[Any, ...]
+) -> tuple[Callable[..., Any] | None, tuple[DType, ...]]:
+    """The function of torch, None where there is none, and the dtypes in which NumPy
+    computes: for the inputs, then for the outputs.
 
     `dtypes` holds a dtype for each array, a type (int, float, complex) for each Python
     scalar, which is weak, and None for each output that is not given. TypeError where
     the result does not go into an output of the same kind.
     """
-    return ufunc.resolve_dtypes(dtypes)
+    in_loop = ufunc.resolve_dtypes(dtypes)
+    return torch_function(ufunc, in_loop[: ufunc.nin]), in_loop
 
 
 def torch_function(
@@ -173,12 +180,10 @@ def kind_of(x: Any) -> Any:
     """The dtype of an array, or the type of a Python scalar, which promotes by its kind
     alone.
     """
-    if isinstance(x, bool):
-        return np.dtype(bool)
-    is_number = isinstance(x, (int, float, complex))
-    if is_number and not isinstance(x, np.generic):
-        return type(x)
-    return x.dtype
+    dtype = getattr(x, "dtype", None)
+    if dtype is not None:
+        return dtype
+    return _BOOL if isinstance(x, bool) else type(x)
 
 
 def as_number(x: Any, dtype: DType) -> Any:
@@ -199,8 +204,11 @@ def as_tensor(
     With `host_scalars`, numbers stay on the host, from where torch passes them to a
     kernel by value.
     """
-    if hasattr(x, "tensor"):
-        return x.astype(dtype, copy=False).tensor
+    tensor = getattr(x, "tensor", None)
+    if tensor is not None:
+        return tensor if x.dtype is dtype else x.astype(dtype, copy=False).tensor
+    if host_scalars and type(x) is float and dtype is _FLOAT64:
+        return torch.scalar_tensor(x, dtype=torch.float64)
     if np.ndim(x) == 0:
         if host_scalars:
             return torch.scalar_tensor(as_number(x, dtype), dtype=TORCH_DTYPES[dtype])
