@@ -355,8 +355,8 @@ class DeviceArray(NDArrayOperatorsMixin):
 
         # Part by part along an outer axis, for the memory that PyTorch takes.
         parts = (x,)
-        if x.ndim - 1 not in axes:
-            length = _PART * x.shape[axes[0]] // max(x.numel(), 1)
+        if x.numel() > _PART and x.ndim - 1 not in axes:
+            length = _PART * x.shape[axes[0]] // x.numel()
             parts = x.split(max(length, 1), axes[0])
         extremes = [extreme(part, axes, keepdim=keepdims) for part in parts]
         if start is not None:
