@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hifigemm.engines import core
-from hifigemm.numerics.equilibration import MODERATE, equilibrated
+from hifigemm.numerics.equilibration import MODERATE, equilibrated, stack_in_scale
 
 BY_CORE = core.override(equilibrated)
 VERSIONS = [equilibrated] if BY_CORE is equilibrated else [equilibrated, BY_CORE]
@@ -73,3 +73,22 @@ def test_other_systems_are_left_to_others(version, value, is_in_b):
         b = np.ones((12, 2))
         (b[:, 1] if is_in_b else a[place])[place] = value
         assert version(a, b) is None
+
+
+def test_a_stack_has_its_systems_in_scale_and_knows_which_are_wild():
+    rng = np.random.default_rng(7)
+    a = np.ldexp(rng.standard_normal((12, 5, 5)), rng.integers(-90, 90, (12, 5, 5)))
+    b = np.ldexp(rng.standard_normal((12, 5, 2)), rng.integers(-90, 90, (12, 5, 2)))
+    a[1] = b[2] = 0.0
+    a[3, 2, 1], b[4, 0, 0], b[5, 3, 1] = np.nan, np.inf, -np.inf
+    a[6, 0, 0], a[7, 1, 1], b[8, 2, 0] = 2.0 * MODERATE, 0.5 / MODERATE, 5e-324
+    with np.errstate(all="ignore"):
+        *scaled, is_moderate = stack_in_scale(a, b)
+    for i in range(12):
+        want = equilibrated(a[i], b[i])
+        assert is_moderate[i] == (want is not None) == (i not in range(3, 9))
+        if want is not None:
+            for x, y in zip(scaled, want):
+                np.testing.assert_array_equal(x[i], y)
+    *_, is_moderate = stack_in_scale(a[:2], b[:2, :, :0])
+    assert is_moderate.all()

@@ -51,12 +51,7 @@ def matrix_in_scale(a: Array, are_others_moderate: Any) -> MatrixInScale | None:
     sizes = np.abs(a)
     if not bool(_are_moderate(sizes) & are_others_moderate):
         return None
-
-    # Rows, then columns of what they make of A
-    rows = -_exponents(sizes, axis=1)
-    in_scale = power_of_two(rows)
-    columns = -_exponents(sizes * in_scale, axis=0)
-    return MatrixInScale(a * in_scale * power_of_two(columns), rows, columns)
+    return _matrices_in_scale(a, sizes)
 
 
 def equilibrated(
@@ -72,21 +67,52 @@ def equilibrated(
     if matrix is None:
         return None
 
-    # Right sides, in scale with the rows
-    of_rows = power_of_two(matrix.rows)
-    sides = -_exponents(sizes_of_b * of_rows, axis=0)
-    return Equilibrated(
-        matrix.a,
-        b * of_rows * power_of_two(sides),
-        matrix.columns.reshape(-1, 1) - sides,
-        matrix.rows.sum() + matrix.columns.sum(),
-    )
+    scaled_b, exponents = _sides_in_scale(matrix, b, sizes_of_b)
+    determinant_exponent = matrix.rows.sum() + matrix.columns.sum()
+    return Equilibrated(matrix.a, scaled_b, exponents, determinant_exponent)
 
 
-def _are_moderate(sizes: Array) -> Array:
-    """True if all magnitudes are moderate; False where one is NaN."""
-    smallest = sizes.min(initial=1.0, where=sizes > 0.0)
-    return (sizes.max(initial=0.0) <= MODERATE) & (smallest >= 1.0 / MODERATE)
+def stack_in_scale(a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+    """(A', B', exponents, is_moderate) for the systems of stacks A (batch, n, n) and B
+    (batch, n, k); `is_moderate` is (batch, 1, 1), and where it is false nothing is to be
+    read.
+    """
+    sizes = np.abs(a)
+    sizes_of_b = np.abs(b)
+    is_moderate = _are_moderate(sizes, (1, 2)) & _are_moderate(sizes_of_b, (1, 2))
+    matrices = _matrices_in_scale(a, sizes)
+    return matrices.a, *_sides_in_scale(matrices, b, sizes_of_b), is_moderate
+
+
+def _matrices_in_scale(a: Array, sizes: Array) -> MatrixInScale:
+    """Matrices of these magnitudes in scale: their rows, then columns of what these make of
+    them.
+    """
+    rows = -_exponents(sizes, axis=-1)
+    in_scale = power_of_two(rows)
+    columns = -_exponents(sizes * in_scale, axis=-2)
+    return MatrixInScale(a * in_scale * power_of_two(columns), rows, columns)
+
+
+def _sides_in_scale(
+    matrices: MatrixInScale, b: Array, sizes: Array
+) -> tuple[Array, Array]:
+    """Right sides of these magnitudes, in scale with the rows of their matrices, and the
+    exponents of X.
+    """
+    of_rows = power_of_two(matrices.rows)
+    sides = -_exponents(sizes * of_rows, axis=-2)
+    exponents = np.swapaxes(matrices.columns, -1, -2) - sides
+    return b * of_rows * power_of_two(sides), exponents
+
+
+def _are_moderate(sizes: Array, axis: tuple[int, ...] = (0, 1)) -> Array:
+    """True if all magnitudes along axes (kept with length 1) are moderate; False where one
+    is NaN.
+    """
+    largest = sizes.max(axis=axis, keepdims=True, initial=0.0)
+    smallest = sizes.min(axis=axis, keepdims=True, initial=1.0, where=sizes > 0.0)
+    return (largest <= MODERATE) & (smallest >= 1.0 / MODERATE)
 
 
 def _exponents(sizes: Array, axis: int) -> Array:
