@@ -74,9 +74,13 @@ def wide_operands(**named_operands: Any) -> WideOperands:
         return _converted(library, named_operands, _any_arrays(library, named_operands))
 
 
-def exact_operands(**named_operands: Any) -> WideOperands:
+def exact_operands(
+    stay: Callable[..., bool] | None = None, /, **named_operands: Any
+) -> WideOperands:
     """The named operands as `wide_operands` has them; where float64 does not hold an entry
     of real ones on the host, all of them as fractions, for results in float64.
+
+    Those of which `stay` is true are not moved from their device.
 
     Raises TypeError and ValueError as `wide_operands`.
     """
@@ -87,7 +91,7 @@ def exact_operands(**named_operands: Any) -> WideOperands:
         fractions = in_fractions(named_arrays) if library.on_host else None
         if fractions is not None:
             return WideOperands(library, fractions, np.dtype(float), np.zeros(1))
-        return _converted(library, named_operands, arrays)
+        return _converted(library, named_operands, arrays, stay)
 
 
 def data_radius(
@@ -148,7 +152,10 @@ def _any_arrays(library: Library, named_operands: Mapping[str, object]) -> list[
 
 
 def _converted(
-    library: Library, names: Iterable[str], any_arrays: list[Array]
+    library: Library,
+    names: Iterable[str],
+    any_arrays: list[Array],
+    stay: Callable[..., bool] | None = None,
 ) -> WideOperands:
     """Operands of one library in the dtype that they have in common."""
     arrays = [one_word(x, name) for x, name in zip(any_arrays, names)]
@@ -159,7 +166,8 @@ def _converted(
     wide = np.dtype(complex if dtype.kind == "c" else float)
     wide_arrays = [converted(x, wide) for x in arrays]
     home = wide_arrays[0]
-    if not library.on_host and all(map(is_small, wide_arrays)):
+    are_small = not library.on_host and all(map(is_small, wide_arrays))
+    if are_small and not (stay and stay(*wide_arrays)):
         check_not_capturing()
         wide_arrays = [to_host(x) for x in wide_arrays]
     return WideOperands(library, wide_arrays, dtype, home)

@@ -84,6 +84,11 @@ def where_quick(x: Array) -> Array:
     return to_host(x) if is_small(x) else x
 
 
+def all_where_quick(*arrays: Array) -> tuple[Array, ...]:
+    """Matrices of one device, or stacks, on the host, if all of them are small."""
+    return tuple(map(to_host, arrays)) if all(map(is_small, arrays)) else arrays
+
+
 @contextmanager
 def operands_on(device: str) -> Iterator[None]:
     """A context in which operands came from a device, also those that were moved to the
@@ -427,6 +432,13 @@ def inverse(a: Array) -> Array:
     if _is_large(tensor, SMALLEST):
         return _array(inverse_by_blocks(tensor))
     return _array(_torch().linalg.inv_ex(tensor).inverse)
+
+
+def inverses(a: Array) -> Array:
+    """The inverses of a stack on a device as its library computes them; where a pivot is
+    zero, entries are anything.
+    """
+    return _array(_torch().linalg.inv_ex(_tensor(a)).inverse)
 
 
 def _is_large(tensor: Any, rows: int) -> bool:

@@ -265,16 +265,16 @@ def contraction_bound(
     v: Array | float,
     largest: Array | float,
     accuracy: float,
-    inverse_norm: float,
+    inverse_norm: Array | float,
 ) -> Array:
     """An upper bound of (1 + 3 u) (F v + r |R| (|A| v) + u v + n eta E v), `images` being
-    F v and `products` |R| (|A| v).
+    F v and `products` |R| (|A| v), of one matrix or of a stack.
 
     A term passes n roundings in each of two products, and seven more with those that
     stand for 1 + 3 u. Underflow takes at most eta (n + 1 + n r |R| e / 2), r <= 1, from
     these products, and n^2 eta max(v) from D.
     """
-    n = len(images)
+    n = images.shape[-2]
     terms = images + accuracy * products + UNIT * v
     underflows = (n + 2) ** 2 * LEAST * (1.0 + largest + inverse_norm)
     return above(terms, 2 * n + 7, underflows)

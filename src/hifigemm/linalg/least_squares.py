@@ -61,6 +61,7 @@ from hifigemm.linalg.solution import (
     stack_by_core,
     worst,
 )
+from hifigemm.linalg.stacks import is_stack
 from hifigemm.linalg.upward import above, moduli
 from hifigemm.numerics.bits import Array, DType
 from hifigemm.numerics.eft import two_sum
@@ -76,7 +77,7 @@ _MOST_STEPS = 30
 @opaque
 def least_squares_of_numbers(a: object, b: object, return_report: bool) -> Any:
     """`lstsq` of operands whose operations nothing records."""
-    operands = exact_operands(a=a, b=b)
+    operands = exact_operands(is_stack, a=a, b=b)
     matrices, sides = operands.arrays
     if matrices.ndim < 2:
         raise np.linalg.LinAlgError(f"a has shape {matrices.shape}; expected matrices")

@@ -30,12 +30,14 @@ from hifigemm.linalg.arguments import (
     wide_operands,
 )
 from hifigemm.linalg.arrays import (
+    all_where_quick,
     beside,
     check_finite,
     identity,
     is_on_host,
     numbers,
     to_device_of,
+    to_host,
     where_quick,
 )
 from hifigemm.linalg.banded import banded_system
@@ -44,6 +46,7 @@ from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import CertifiedSystem, certified_system
 from hifigemm.linalg.rational import solved
 from hifigemm.linalg.refinement import enclosure
+from hifigemm.linalg.stacks import is_stack, solved_stack
 from hifigemm.linalg.uncertain import uncertain_radius
 from hifigemm.linalg.upward import moduli
 from hifigemm.numerics.bits import Array, DType
@@ -141,8 +144,10 @@ def solution_of_numbers(
     """
     # Data with radii are no exact ones
     has_radii = a_radius is not None or b_radius is not None
-    operands_of = wide_operands if has_radii else exact_operands
-    operands = operands_of(**named_operands)
+    if has_radii:
+        operands = wide_operands(**named_operands)
+    else:
+        operands = exact_operands(is_stack, **named_operands)
     a = operands.arrays[0]
     check_square(a)
     # The inverse is the solution for the identity.
@@ -177,7 +182,7 @@ def solution_of_operands(
         solve = partial(_system, **options)
         radii = _radii_of_data(operands.library, a, b, a_radius, b_radius)
         if not radii:
-            solve_small = partial(small_systems, solved_by_core, **options)
+            solve_small = partial(small_systems, _small, **options)
     solution, reports = solutions(operands, a, b, solve, radii, solve_small)
     return (solution, worst(reports)) if return_report else solution
 
@@ -246,9 +251,12 @@ def solutions(
             radius = np.full(shape, np.inf, operands.real, like=b)
             small = Small(x, radius, list(np.ndindex(stack)), [])
         x, radius, left, reports = small
+        stacks = (a, b, *radii)
+        if left:
+            stacks = all_where_quick(*stacks)
 
         def report_of(index: tuple[int, ...]) -> Answer:
-            system = [array[index] for array in (a, b, *radii)]
+            system = [array[index] for array in stacks]
             x_of_one, radius_of_one, report = solve(*system)
             x[index] = beside(x, x_of_one)
             radius[index] = beside(x, radius_of_one)
@@ -280,11 +288,13 @@ def small_systems(
     dtype: DType,
     is_correct: bool = False,
 ) -> Small[SolutionReport] | None:
-    """Stacks of small systems by the compiled core, whose answer `solve` gives for real
-    matrices; None where it does not serve them.
+    """Stacks of small systems at once, by what `solve` says of real matrices; None where it
+    does not serve them. A device serves large stacks alone.
     """
-    # Components of float64 are the nearest ones where the core says so
-    if not is_on_host(a) or (is_correct and np.finfo(dtype).dtype != np.float64):
+    if not is_on_host(a) and not is_stack(a, b):
+        return None
+    # Components of float64 are the nearest ones where it says so
+    if is_correct and np.finfo(dtype).dtype != np.float64:
         return None
     is_complex = a.dtype.kind == "c"
     if is_complex:
@@ -304,17 +314,18 @@ def small_systems(
     # Solutions that are not proven, or lie beyond the range of the dtype, are left
     is_left = proofs[..., 0] < (2.0 if is_correct else 1.0)
     is_finite = np.isfinite(x) & np.isfinite(radius)
-    if not is_finite.all():
-        is_left |= ~is_finite.all(axis=(-2, -1))
+    is_left = is_left | ~is_finite.all(axis=(-2, -1))
+
+    # How many, and the worst of all others, in one reading
+    facts = np.where(is_left[..., None], 0.0, proofs).reshape(-1, 4).max(axis=0)
+    count, _, condition, norm, steps = numbers(is_left.sum(), *facts)
     left = []
-    if is_left.any():
+    if count:
         x[is_left] = np.nan
         radius[is_left] = np.inf
-        left = list(map(tuple, np.argwhere(is_left).tolist()))
-    proofs = proofs[~is_left]
+        left = list(map(tuple, np.argwhere(to_host(is_left)).tolist()))
     reports = []
-    if len(proofs):
-        _, condition, norm, steps = proofs.max(axis=0).tolist()
+    if count < is_left.size:
         reports.append(SolutionReport(condition, norm, 1, 1, int(steps)))
     return Small(x, radius, left, reports)
 
@@ -322,6 +333,13 @@ def small_systems(
 def _by_rows(embedding: Callable[[Array], Array], x: Array) -> Array:
     """An embedding that pairs columns, with pairs of rows instead."""
     return np.swapaxes(embedding(np.swapaxes(x, -1, -2)), -1, -2)
+
+
+def _small(a: Array, b: Array) -> core.SolvedStack | None:
+    """Stacks of small real systems by the compiled core, or by their device; None where it
+    does not serve them.
+    """
+    return solved_by_core(a, b) if is_on_host(a) else solved_stack(a, b)
 
 
 def solved_by_core(a: Array, b: Array) -> core.SolvedStack | None:

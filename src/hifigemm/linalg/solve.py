@@ -98,8 +98,10 @@ def solve(
     Proof. The library scales rows and columns by powers of two, as far as this loses
     no bit. If their largest entries give no good scale, it tries others. The proof is
     Theorem 10.2 of [Rum10], with products of `hifigemm.matmul` to the accuracy that it
-    needs and residuals that are rounded once. Matrices on a GPU stay there, unless they
-    are small; the host computes with vectors, and waits for the GPU.
+    needs and residuals that are rounded once. Large matrices on a GPU stay there; the
+    host computes with vectors, and waits for the GPU. Stacks of 64 systems or more, of up
+    to 32 real or 16 complex rows, stay there too: the GPU solves all of them at once. The
+    host solves other small systems, and those of such a stack that need more than this.
 
     Uncertain data. Without `a_radius` and `b_radius` the data count as exact. With
     them the proof is ``|I - R A'| <= |I - R A| + |R| a_radius`` for an approximate
