@@ -238,11 +238,9 @@ def _solved(a: Array, b: Array) -> SolvedStack:
 
     # In the units of the system as it came, where no bit is lost
     factors = power_of_two(exponents + shifts)
-    inverse_factors = power_of_two(-exponents - shifts)
     x = step.x * factors
     scaled_radius = radius * factors
-    is_exact = x * inverse_factors == step.x
-    is_exact = is_exact & (scaled_radius * inverse_factors == radius)
+    is_exact = (x / factors == step.x) & (scaled_radius / factors == radius)
     is_proven = is_proven & is_exact.all(axis=(1, 2), keepdims=True)
     status = is_proven.astype(np.float64) * (is_nearest.astype(np.float64) + 1.0)
     number_of_steps = np.full(status.shape, float(steps), like=status)

@@ -110,9 +110,8 @@ def _are_moderate(sizes: Array, axis: tuple[int, ...] = (0, 1)) -> Array:
     """True if all magnitudes along axes (kept with length 1) are moderate; False where one
     is NaN.
     """
-    largest = sizes.max(axis=axis, keepdims=True, initial=0.0)
-    smallest = sizes.min(axis=axis, keepdims=True, initial=1.0, where=sizes > 0.0)
-    return (largest <= MODERATE) & (smallest >= 1.0 / MODERATE)
+    is_moderate = (sizes <= MODERATE) & (sizes >= 1.0 / MODERATE)
+    return (is_moderate | (sizes == 0.0)).all(axis=axis, keepdims=True)
 
 
 def _exponents(sizes: Array, axis: int) -> Array:

@@ -91,15 +91,15 @@ def sliced(a: Array) -> SlicedMatrices:
         [left_by_two - third, left_by_two, left_by_one, minus], axis=2
     )
 
-    # Rows of blocks for the first three sums, zeros behind them
-    blocks = np.zeros((len(a), SLICES * n, SLICES * n), like=a)
-    slices = (first, second, third)
-    for row in range(3):
-        for column in range(row + 1):
-            rows = slice(row * n, (row + 1) * n)
-            columns = slice(column * n, (column + 1) * n)
-            blocks[:, rows, columns] = slices[row - column]
-    blocks[:, 3 * n :] = last
+    # Rows of blocks, with zeros behind those of the first three sums
+    zeros = np.zeros_like(a)
+    rows = [
+        np.concatenate([first, zeros, zeros, zeros], axis=2),
+        np.concatenate([second, first, zeros, zeros], axis=2),
+        np.concatenate([third, second, first, zeros], axis=2),
+        last,
+    ]
+    blocks = np.concatenate(rows, axis=1)
     return SlicedMatrices(blocks, np.abs(last) * (1.0 / _UNIT_OF_MATRIX), step)
 
 
