@@ -377,19 +377,46 @@ def test_errors_count_the_roundings_of_updates(monkeypatch, are_counted):
     assert (excess <= 0) == are_counted
 
 
+def test_slices_of_numbers_above_one_have_no_bound(monkeypatch):
+    a, b, inverse = steps_for_judges(3, 2.0**-53)
+    proof = proof_of(a, inverse, monkeypatch)
+    x = np.full_like(b, 1.0)
+    x[2, 1, 0] = 1.5
+    step = stacks._step(proof, sliced_residuals.sliced(a), b, x, np.zeros_like(x))
+    has_no_bound = np.isnan(step.error).any(axis=1)
+    assert np.argwhere(has_no_bound).tolist() == [[2, 0]]
+
+
 @pytest.mark.usefixtures("by_numpy")
-def test_what_lies_close_to_a_tie_is_not_called_the_nearest():
-    # (1 + 2^-53 + c 2^-120, 1 / 3)
-    for c, status in ((0.0, 1.0), (2.0**60, 2.0)):
+@pytest.mark.parametrize("tie", [1.0, -0.5])
+def test_what_lies_close_to_a_tie_is_not_called_the_nearest(tie):
+    # (1 + 2^-53 (1 + 2^-c), ..., 1 / 3), and what lies as far from the tie below 1
+    for c, status in ((np.inf, 1.0), (7.0, 2.0)):
         a = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
-        b = np.array([[2.0**-53 * (1.0 + c * 2.0**-67)], [1.0 + 2.0**-52], [1.0]])
+        digits = tie * 2.0**-53 * (1.0 + 2.0**-c)
+        b = np.array([[digits], [1.0], [1.0]])
+        a[1] = [-1.0, 1.0, 0.0]
         x, radius, proofs = stacks.solved_stack(a[None], b[None])
         parts = exact_parts(a, b)
         assert misses(x[0], radius[0], parts) == []
-        assert proofs[0, 0] >= 1.0
-        if proofs[0, 0] == 2.0:
-            assert wrong(x[0], parts) == 0
         assert proofs[0, 0] == status
+        if status == 2.0:
+            assert wrong(x[0], parts) == 0
+
+
+@pytest.mark.usefixtures("by_numpy")
+@pytest.mark.parametrize("exponent", [13.0, 14.0, 15.0])
+def test_solutions_with_few_digits_are_left(exponent):
+    rng = np.random.default_rng(int(exponent))
+    draw = of_condition(10.0**exponent)
+    proven = []
+    for _ in range(100):
+        a, b = draw(rng)
+        if len(a) <= stacks.MOST_ROWS:
+            x, radius, proofs = stacks.solved_stack(a[None], b[None])
+            proven.append(proofs[0, 0] > 0.0)
+            assert not proven[-1] or (radius <= np.spacing(np.abs(x))).all()
+    assert not all(proven)
 
 
 # Calls with tensors, of the CPU here, that are treated as those of a GPU are
@@ -450,6 +477,16 @@ def test_large_stacks_are_solved_where_they_are(dtype, accuracy):
             parts = exact_parts(a[i], b[i])
             assert misses(x[i], radius[i], parts) == []
             assert accuracy is None or wrong(x[i], parts) == 0
+
+
+@pytest.mark.usefixtures("on_device")
+def test_large_stacks_are_not_moved(monkeypatch):
+    monkeypatch.setattr(arguments, "to_host", None)
+    monkeypatch.setattr(arrays, "to_host", None)
+    a = np.random.default_rng(10).standard_normal((COUNT, 3, 3))
+    for operands in ((linalg.solve, a, a[0, 0]), (linalg.inv, a), (linalg.lstsq, a, a)):
+        x, radius = solved(*operands)
+        assert (radius <= np.spacing(np.abs(x))).all()
 
 
 @pytest.mark.usefixtures("without_the_host")
@@ -538,6 +575,16 @@ def test_errors_have_what_was_proven_of_large_stacks():
 
 
 @pytest.mark.usefixtures("on_device")
+def test_solutions_beyond_the_range_of_float32_are_no_solutions():
+    a = np.tile(np.eye(2, dtype=np.float32), (COUNT, 1, 1))
+    b = np.ones((COUNT, 2, 1), np.float32)
+    a[3] *= 1e-30
+    b[3] *= 1e30
+    with pytest.raises(linalg.VerificationError, match=f"1 of {COUNT} .* the range"):
+        solved(linalg.solve, a, b)
+
+
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize(
     ("systems", "rows", "options"),
     [
@@ -545,6 +592,7 @@ def test_errors_have_what_was_proven_of_large_stacks():
         (COUNT, stacks.MOST_ROWS + 1, {}),
         (COUNT, 3, {"a_radius": 1e-20}),
         (COUNT, 3, {"accuracy": "correct"}),
+        (COUNT, stacks.MOST_ROWS // 2 + 1, {"dtype": complex}),
     ],
 )
 def test_other_stacks_are_solved_by_the_host(monkeypatch, systems, rows, options):
@@ -552,7 +600,17 @@ def test_other_stacks_are_solved_by_the_host(monkeypatch, systems, rows, options
     rng = np.random.default_rng(16)
     a = rng.standard_normal((systems, rows, rows))
     b = rng.standard_normal((systems, rows, 1))
-    if "accuracy" in options:
-        a, b = a.astype(np.float32), b.astype(np.float32)
+    dtype = np.float32 if "accuracy" in options else options.pop("dtype", float)
+    a, b = a.astype(dtype), b.astype(dtype)
     x, radius = solved(linalg.solve, a, b, **options)
     assert misses(x[0], radius[0], exact_parts(a[0], b[0])) == []
+
+
+def test_other_arrays_of_a_device_are_neither_copied_nor_solved():
+    torch = pytest.importorskip("torch")
+    from hifigemm.engines.device_array import wrap
+
+    kind = np.dtype(complex)
+    a = wrap(torch.eye(3, dtype=torch.complex128))
+    b = wrap(torch.ones(3, arrays.MOST_ON_HOST, dtype=torch.complex128))
+    assert solution.small_systems(solution.solved_by_core, a, b, kind) is None
