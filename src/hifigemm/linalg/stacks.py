@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hifigemm.engines.core import SolvedStack
-from hifigemm.linalg.arrays import identity, inverses, is_on_host
+from hifigemm.linalg.arrays import identity, inverses, is_on_host, is_small
 from hifigemm.linalg.certificate import contraction_bound
 from hifigemm.linalg.inverse import GOOD_NORM, MOST_CONDITION
 from hifigemm.linalg.refinement import NEGLIGIBLE, SHARP
@@ -62,9 +62,11 @@ def is_stack(a: Array, *sides: Array) -> bool:
     """True if there are enough small square matrices A of a device, or right sides, for the
     device to solve all systems at once.
     """
-    if is_on_host(a) or a.ndim < 2 or a.shape[-1] != a.shape[-2]:
-        return False
     arrays = (a, *sides)
+    if is_on_host(a) or not all(map(is_small, arrays)):
+        return False
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        return False
     is_complex = any(x.dtype.kind == "c" for x in arrays)
     rows = 2 * a.shape[-1] if is_complex else a.shape[-1]
     systems = max(math.prod(x.shape[:-2]) for x in arrays)
