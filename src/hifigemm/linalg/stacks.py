@@ -47,9 +47,9 @@ from hifigemm.numerics.sliced_residuals import (
 )
 
 LEAST_SYSTEMS = 64
-"""Of a stack on a device; the host is quicker with fewer."""
+"""Of a stack that a device solves; with fewer the host does."""
 MOST_ROWS = 32
-"""Of its real systems."""
+"""Of real systems that a device solves."""
 MOST_STEPS = 5
 """Of refinement."""
 _ENTRIES = 2**28
