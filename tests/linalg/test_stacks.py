@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import nullcontext
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -265,7 +264,7 @@ def test_stacks_that_do_not_fit_in_memory_are_solved_in_parts(monkeypatch):
 
     monkeypatch.setattr(stacks, "stack_in_scale", scaled)
     found = stacks.solved_stack(a, b)
-    assert len(sizes) > 5
+    assert len(sizes) > 2
     for x, y in zip(found, want):
         assert (x == y).all()
 
@@ -341,7 +340,7 @@ def excesses_of_steps(a, b, proof, monkeypatch):
     for most_steps in (1, stacks.MOST_STEPS):
         monkeypatch.setattr(stacks, "MOST_STEPS", most_steps)
         is_proven = np.ones((len(a), 1, 1), bool)
-        step, _ = stacks._refined(proof, a, b, x, is_proven)
+        step, _, _ = stacks._refined(proof, a, b, x, is_proven)
         for i in range(len(a)):
             exact = exact_solution(a[i], b[i])
             for row, column in np.ndindex(x.shape[1:]):
@@ -376,7 +375,7 @@ def test_errors_count_the_deviation_of_the_inverse(monkeypatch):
     monkeypatch.setattr(stacks, "sums_of_products", worst_sums)
     a, b, inverse = steps_for_judges(4, 2.0**-8)
     proof = proof_of(a, inverse, monkeypatch)
-    proof = replace(proof, row_bounds=np.zeros_like(proof.row_bounds))
+    proof = proof._replace(row_bounds=np.zeros_like(proof.row_bounds))
     assert max(excesses_of_steps(a, b, proof, monkeypatch)) > 0
 
 
@@ -388,7 +387,7 @@ def test_errors_count_the_roundings_of_updates(monkeypatch, are_counted):
     b = rng.uniform(-0.1, 0.1, (8, 4, 2))
     monkeypatch.setattr(stacks, "sums_of_products", worst_sums)
     proof = proof_of(a, np.rint(np.linalg.inv(a)), monkeypatch)
-    proof = replace(proof, row_bounds=np.zeros_like(proof.row_bounds))
+    proof = proof._replace(row_bounds=np.zeros_like(proof.row_bounds))
     if not are_counted:
         monkeypatch.setattr(stacks, "gamma", lambda n: 0.0)
     excess = max(excesses_of_steps(a, b, proof, monkeypatch))

@@ -9,6 +9,7 @@ Scale
     A' has rows and columns in scale. B' is multiplied by powers of two so that the largest
     entry of R B' lies in [1/4, 1/2). Where |I - R A'| e <= 1/2, the solution is at most
     twice as large, so that x stays below 1, as slices of `numerics.sliced_residuals` ask.
+    R B' is at least |B'| / (3 n) then and at most 2^52, so that no bit of B' is lost.
 Sums
     Products of A, R and G with vectors are sums of rounded products on the device, in any
     order, with n roundings of a term. R is what the library of the device computes, and
@@ -22,8 +23,6 @@ Words
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -54,8 +53,14 @@ MOST_STEPS = 5
 """Of refinement."""
 _ENTRIES = 2**28
 """Numbers of float64 that are in memory at a time: 2 GiB."""
-_HIGHEST = 100
-"""Exponents of solutions in scale up to here leave all bits of the right sides."""
+INVERSE_NORM = 2.0**52
+"""More than the largest entry of |R| e, where |R| (|A| e) is at most `MOST_CONDITION`: the
+largest entry of a row of A is 1/2 at least.
+"""
+_UPWARD = 1.0 + 2.0**-48
+"""More than 2 roundings of sums of magnitudes, and that of the product by it; sums and
+products by it that are subnormal become no smaller.
+"""
 
 
 def is_stack(a: Array, *sides: Array) -> bool:
@@ -81,39 +86,37 @@ def solved_stack(a: Array, b: Array) -> SolvedStack:
     batch = math.prod(stack)
     a = a.reshape(batch, n, n)
     b = b.reshape(batch, n, k)
+
+    # Products of slices take the most memory
     products = SLICES**2 * n * n * max(k, 1)
-    length = max(_ENTRIES // (2 * products + 64 * n * (n + k)), 1)
+    length = max(_ENTRIES // (products + 64 * n * (n + k)), 1)
     parts = []
     for start in range(0, batch, length):
         part = slice(start, start + length)
         parts.append(_solved(a[part], b[part]))
-    x, radius, proofs = (np.concatenate(arrays) for arrays in zip(*parts))
+    x, radius, proofs = parts[0]
+    if len(parts) > 1:
+        x, radius, proofs = map(np.concatenate, zip(*parts))
     shape = (*stack, n, k)
     return SolvedStack(
         x.reshape(shape), radius.reshape(shape), proofs.reshape(*stack, 4)
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Proof:
-    """Approximate inverses R of A (batch, n, n), and bounds of |I - R A|. Numbers of
-    matrices are (batch, 1, 1).
+class _Proof(NamedTuple):
+    """Approximate inverses R of A (batch, n, n) in scale, and bounds of |I - R A|. Numbers
+    of matrices are (batch, 1, 1).
     """
 
     inverse: Array
     inverse_sizes: Array
     """|R|."""
-    inverse_norm: Array
-    """At least the largest entry of |R| e."""
     row_bounds: Array
     """At least |I - R A| e, (batch, n, 1)."""
+    norm: Array
+    """The largest of them; NaN where R is not finite."""
     condition: Array
     """The largest entry of |R| (|A| e)."""
-
-    @cached_property
-    def norm(self) -> Array:
-        """At least the norm of I - R A; NaN where R is not finite."""
-        return self.row_bounds.max(axis=1, keepdims=True)
 
     @property
     def is_good(self) -> Array:
@@ -128,7 +131,7 @@ class _Proof:
         d = sums_of_products(self.inverse, residual.q)
         sizes = np.abs(residual.q) * (gamma(n) + UNIT) + residual.errors
         images = sums_of_products(self.inverse_sizes, sizes)
-        underflows = (self.inverse_norm + 1.0) * ((3 * n + 6) * LEAST)
+        underflows = (3 * n + 6) * LEAST * (1.0 + INVERSE_NORM)
         return d, above(images, n + 6, underflows)
 
 
@@ -138,12 +141,8 @@ def _proof(a: Array) -> _Proof:
     # Rows of R solve r A = e
     inverse = np.swapaxes(inverses(np.swapaxes(a, 1, 2)), 1, 2)
     inverse_sizes = np.abs(inverse)
-
-    # |R| (|A| e), and |R| e
     row_sums = np.abs(a).sum(axis=2, keepdims=True)
     images = sums_of_products(inverse_sizes, row_sums)
-    largest_sum = inverse_sizes.sum(axis=2, keepdims=True).max(axis=1, keepdims=True)
-    inverse_norm = above(largest_sum, n, n * LEAST)
 
     # R A - I by a native product
     deviations = np.abs(sums_of_products(inverse, a) - identity(n, like=a))
@@ -153,10 +152,11 @@ def _proof(a: Array) -> _Proof:
         1.0,
         1.0,
         gamma(n),
-        inverse_norm,
+        INVERSE_NORM,
     )
+    norm = row_bounds.max(axis=1, keepdims=True)
     condition = images.max(axis=1, keepdims=True)
-    return _Proof(inverse, inverse_sizes, inverse_norm, row_bounds, condition)
+    return _Proof(inverse, inverse_sizes, row_bounds, norm, condition)
 
 
 class _Step(NamedTuple):
@@ -177,8 +177,8 @@ def _step(
     residual = sliced_residual(matrices, b, x, low)
     d, error_of_d = proof.update(residual)
     y = np.abs(d) + error_of_d
-    largest_error = above(y.max(axis=1, keepdims=True) / (1.0 - proof.norm), 4)
-    error = above(error_of_d + largest_error * proof.row_bounds, 3, LEAST)
+    largest_error = y.max(axis=1, keepdims=True) / (1.0 - proof.norm)
+    error = above(error_of_d + largest_error * proof.row_bounds, 6, LEAST)
     error = np.where(residual.is_zero, 0.0, error)
 
     # Slices of larger numbers are not exact
@@ -200,18 +200,21 @@ def _is_sharp(step: _Step, share: float) -> Array:
 
 def _refined(
     proof: _Proof, a: Array, b: Array, x: Array, is_proven: Array
-) -> tuple[_Step, int]:
-    """The last step from x, and the number of steps: as many as some system needs."""
+) -> tuple[_Step, Array, int]:
+    """The last step from x, where its errors are small, and the number of steps: as many as
+    some system needs.
+    """
     matrices = sliced(a)
     step = _step(proof, matrices, b, x, np.zeros_like(x))
     for steps in range(1, MOST_STEPS):
-        if not (is_proven & ~_is_sharp(step, SHARP[2])).any():
-            return step, steps
+        is_sharp = _is_sharp(step, SHARP[2])
+        if not (is_proven & ~is_sharp).any():
+            return step, is_sharp, steps
         # Words that may stand for a zero are none in the next step
         x = np.where(np.abs(step.x) <= step.error, 0.0, step.x)
         low = np.where(np.abs(step.low) <= step.error, 0.0, step.low)
         step = _step(proof, matrices, b, x, low)
-    return step, MOST_STEPS
+    return step, _is_sharp(step, SHARP[1]), MOST_STEPS
 
 
 def _solved(a: Array, b: Array) -> SolvedStack:
@@ -223,23 +226,23 @@ def _solved(a: Array, b: Array) -> SolvedStack:
     # Right sides for which R B' lies in [1/4, 1/2)
     x = sums_of_products(proof.inverse, b)
     _, sizes_of_x = np.frexp(np.abs(x).max(axis=1, keepdims=True))
-    shifts = np.clip(sizes_of_x.astype(np.int64) + 1, -_HIGHEST, _HIGHEST)
-    in_scale = power_of_two(-shifts)
-    step, steps = _refined(proof, a, b * in_scale, x * in_scale, is_proven)
-    is_proven = is_proven & _is_sharp(step, SHARP[1])
+    shifts = -1 - sizes_of_x
+    in_scale = power_of_two(shifts)
+    step, is_sharp, steps = _refined(proof, a, b * in_scale, x * in_scale, is_proven)
+    is_proven = is_proven & is_sharp
 
     # The solution lies within `error` of x + low; its nearest number is x where all numbers
     # so close round to x
     error = step.error + np.abs(step.left)
-    margin = above(error, 3) + np.abs(step.low) * 2.0**-51
+    size_of_low = np.abs(step.low)
+    margin = error * _UPWARD + size_of_low * 2.0**-51
     is_nearest = step.x + (step.low - margin) == step.x
     is_nearest = is_nearest & (step.x + (step.low + margin) == step.x)
     is_nearest = (is_nearest | (error == 0.0)).all(axis=(1, 2), keepdims=True)
-    error = error + np.abs(step.low)
-    radius = np.where(error == 0.0, 0.0, above(error, 3))
+    radius = (error + size_of_low) * _UPWARD
 
     # In the units of the system as it came, where no bit is lost
-    factors = power_of_two(exponents + shifts)
+    factors = power_of_two(exponents - shifts)
     x = step.x * factors
     scaled_radius = radius * factors
     is_exact = (x / factors == step.x) & (scaled_radius / factors == radius)

@@ -51,7 +51,12 @@ def matrix_in_scale(a: Array, are_others_moderate: Any) -> MatrixInScale | None:
     sizes = np.abs(a)
     if not bool(_are_moderate(sizes) & are_others_moderate):
         return None
-    return _matrices_in_scale(a, sizes)
+
+    # Rows, then columns of what they make of A
+    rows = -_exponents(sizes, axis=1)
+    in_scale = power_of_two(rows)
+    columns = -_exponents(sizes * in_scale, axis=0)
+    return MatrixInScale(a * in_scale * power_of_two(columns), rows, columns)
 
 
 def equilibrated(
@@ -67,51 +72,41 @@ def equilibrated(
     if matrix is None:
         return None
 
-    scaled_b, exponents = _sides_in_scale(matrix, b, sizes_of_b)
-    determinant_exponent = matrix.rows.sum() + matrix.columns.sum()
-    return Equilibrated(matrix.a, scaled_b, exponents, determinant_exponent)
+    # Right sides, in scale with the rows
+    of_rows = power_of_two(matrix.rows)
+    sides = -_exponents(sizes_of_b * of_rows, axis=0)
+    return Equilibrated(
+        matrix.a,
+        b * of_rows * power_of_two(sides),
+        matrix.columns.reshape(-1, 1) - sides,
+        matrix.rows.sum() + matrix.columns.sum(),
+    )
 
 
 def stack_in_scale(a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
     """(A', B', exponents, is_moderate) for the systems of stacks A (batch, n, n) and B
-    (batch, n, k); `is_moderate` is (batch, 1, 1), and where it is false nothing is to be
-    read.
+    (batch, n, k), n > 0; `is_moderate` is (batch, 1, 1), and where it is false nothing is to
+    be read.
     """
-    sizes = np.abs(a)
-    sizes_of_b = np.abs(b)
-    is_moderate = _are_moderate(sizes, (1, 2)) & _are_moderate(sizes_of_b, (1, 2))
-    matrices = _matrices_in_scale(a, sizes)
-    return matrices.a, *_sides_in_scale(matrices, b, sizes_of_b), is_moderate
-
-
-def _matrices_in_scale(a: Array, sizes: Array) -> MatrixInScale:
-    """Matrices of these magnitudes in scale: their rows, then columns of what these make of
-    them.
-    """
-    rows = -_exponents(sizes, axis=-1)
-    in_scale = power_of_two(rows)
-    columns = -_exponents(sizes * in_scale, axis=-2)
-    return MatrixInScale(a * in_scale * power_of_two(columns), rows, columns)
-
-
-def _sides_in_scale(
-    matrices: MatrixInScale, b: Array, sizes: Array
-) -> tuple[Array, Array]:
-    """Right sides of these magnitudes, in scale with the rows of their matrices, and the
-    exponents of X.
-    """
-    of_rows = power_of_two(matrices.rows)
-    sides = -_exponents(sizes * of_rows, axis=-2)
-    exponents = np.swapaxes(matrices.columns, -1, -2) - sides
-    return b * of_rows * power_of_two(sides), exponents
-
-
-def _are_moderate(sizes: Array, axis: tuple[int, ...] = (0, 1)) -> Array:
-    """True if all magnitudes along axes (kept with length 1) are moderate; False where one
-    is NaN.
-    """
+    n = a.shape[1]
+    systems = np.concatenate([a, b], axis=2)
+    sizes = np.abs(systems)
     is_moderate = (sizes <= MODERATE) & (sizes >= 1.0 / MODERATE)
-    return (is_moderate | (sizes == 0.0)).all(axis=axis, keepdims=True)
+    is_moderate = (is_moderate | (sizes == 0.0)).all(axis=(1, 2), keepdims=True)
+
+    # Rows of A; right sides are columns like those of A
+    _, rows = np.frexp(sizes[:, :, :n].max(axis=2, keepdims=True))
+    in_scale = power_of_two(-rows)
+    _, columns = np.frexp((sizes * in_scale).max(axis=1, keepdims=True))
+    systems = systems * in_scale * power_of_two(-columns)
+    exponents = columns[:, :, n:] - np.swapaxes(columns[:, :, :n], 1, 2)
+    return systems[:, :, :n], systems[:, :, n:], exponents, is_moderate
+
+
+def _are_moderate(sizes: Array) -> Array:
+    """True if all magnitudes are moderate; False where one is NaN."""
+    smallest = sizes.min(initial=1.0, where=sizes > 0.0)
+    return (sizes.max(initial=0.0) <= MODERATE) & (smallest >= 1.0 / MODERATE)
 
 
 def _exponents(sizes: Array, axis: int) -> Array:

@@ -130,14 +130,13 @@ def sliced_residual(
     low_digits = low_digits + sums[:, 3 * n :]
     q = q + low_digits
 
-    # Their bound, zero where nothing was rounded
+    # Their bound, and where nothing was rounded
     sizes_of_x = np.abs(stacked) * (1.0 / _UNIT_OF_SOLUTION)
     sizes = sums_of_products(matrices.sizes, sizes_of_x)
-    is_zero = (q == 0.0) & (rounded == 0.0) & (sizes == 0.0)
+    is_zero = (np.abs(q) + rounded) + sizes == 0.0
+    unit = UNIT * (1.0 + (4 * n + 10) * (2.0 * UNIT))
     share = (4 * n + 6) * (_UNIT_OF_MATRIX * _UNIT_OF_SOLUTION)
-    errors = (4.0 * rounded + share * sizes) * UNIT
-    factor = 1.0 + (4 * n + 10) * (2.0 * UNIT)
-    errors = errors * factor + (n + 2) * LEAST
+    errors = rounded * (4.0 * unit) + sizes * (share * unit) + (n + 4) * LEAST
     return SlicedResidual(q, errors, is_zero.all(axis=1, keepdims=True))
 
 
