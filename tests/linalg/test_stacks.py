@@ -422,6 +422,17 @@ def test_what_lies_close_to_a_tie_is_not_called_the_nearest(tie):
 
 
 @pytest.mark.usefixtures("by_numpy")
+def test_ties_that_two_words_hold_are_rounded_to_even():
+    # (1 + 2^-53, 1 - 2^-53, 0), whose zero asks for a second step
+    a = np.array([[[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [1.0, 1.0, 1.0]]])
+    x, radius, proofs = stacks.solved_stack(a, np.array([[[2.0], [2.0**-52], [2.0]]]))
+    assert x.ravel().tolist() == [1.0, 1.0 - 2.0**-53, 0.0]
+    assert 2.0**-53 <= radius[0, 0, 0] < 2.0**-52
+    assert (radius[0, 1:] == 0.0).all()
+    assert proofs[0, 0] == 2.0
+
+
+@pytest.mark.usefixtures("by_numpy")
 @pytest.mark.parametrize("exponent", [13.0, 14.0, 15.0])
 def test_solutions_with_few_digits_are_left(exponent):
     rng = np.random.default_rng(int(exponent))
