@@ -11,9 +11,8 @@ Scale
     twice as large, so that x stays below 1, as slices of `numerics.sliced_residuals` ask.
     R B' is at least |B'| / (3 n) then and at most 2^52, so that no bit of B' is lost.
 Sums
-    Products of A, R and G with vectors are sums of rounded products on the device, in any
-    order, with n roundings of a term. R is what the library of the device computes, and
-    trusted in nothing.
+    Products by R are sums of rounded products on the device, in any order, with n roundings
+    of a term. R is what the library of the device computes, and trusted in nothing.
 Words
     x has two words from the first step on. Where an error bound reaches a word, it is
     replaced by zero: solutions that are float64 numbers, and zeros, then have a residual
@@ -37,7 +36,6 @@ from hifigemm.numerics.bits import LEAST, Array, power_of_two
 from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.equilibration import stack_in_scale
 from hifigemm.numerics.sliced_residuals import (
-    SLICES,
     SlicedMatrices,
     SlicedResidual,
     sliced,
@@ -87,8 +85,8 @@ def solved_stack(a: Array, b: Array) -> SolvedStack:
     a = a.reshape(batch, n, n)
     b = b.reshape(batch, n, k)
 
-    # Products of slices take the most memory
-    products = SLICES**2 * n * n * max(k, 1)
+    # The products of slices, and those of R A, take the most memory
+    products = 4 * n * n * max(k, n)
     length = max(_ENTRIES // (products + 64 * n * (n + k)), 1)
     parts = []
     for start in range(0, batch, length):

@@ -11,7 +11,8 @@ Idea
 
     The first three sums are exact. They are added to B by TwoSum, so that they cancel
     where X is a solution; the terms of the last one are below n 2^(-3 t), and so its
-    rounding counts for little. One product of a matrix of blocks gives all four.
+    rounding counts for little. Each sum is a product of blocks side by side and slices of
+    X above each other.
 Exact when
     2 n 4^t <= 2^53 for the n terms, and entries of A and X are at most 1 in modulus, with
     a second word of X of u at most. Then |a_0|, |x_0| <= 1, |a_1|, |x_1| <= g / 2,
@@ -21,7 +22,7 @@ Exact when
 Bound
     S is the sum of magnitudes of the terms of the last sum, e_0, e_1 and e_2 what TwoSum
     leaves. The last sum errs by at most gamma_(4 n) S, the rounding of x_3 counts for
-    u S, the three sums of its addition to the e_i for 3.01 u (|e_0| + |e_1| + |e_2| +
+    u S, the three additions of the e_i to it for 3.01 u (|e_0| + |e_1| + |e_2| +
     (1 + gamma_(4 n)) S):
 
         |B - A X - q| <= u |q| + 4 u (|e_0| + |e_1| + |e_2|) + (4 n + 6) u S + n eta.
@@ -44,8 +45,6 @@ from hifigemm.numerics.bits import LEAST, Array, ceil_log2
 from hifigemm.numerics.eft import two_sum
 
 UNIT = 2.0**-53
-SLICES = 4
-"""Of which the last one has the remaining digits."""
 _UNIT_OF_MATRIX = 2.0**-400
 _UNIT_OF_SOLUTION = 2.0**-300
 
@@ -53,10 +52,12 @@ _UNIT_OF_SOLUTION = 2.0**-300
 class SlicedMatrices(NamedTuple):
     """Matrices (batch, n, n) in slices."""
 
-    blocks: Array
-    """-A as blocks for all four sums: (batch, 4 n, 4 n)."""
+    leading: Array
+    """[-a_2 -a_1 -a_0], whose last blocks serve the first two sums."""
+    last: Array
+    """[-a_3 -r_2 -r_1 -A], the blocks of the last sum."""
     sizes: Array
-    """Magnitudes of the blocks of the last sum, in units of 2^-400: (batch, n, 4 n)."""
+    """Their magnitudes in units of 2^-400."""
     step: float
     """g."""
 
@@ -90,17 +91,9 @@ def sliced(a: Array) -> SlicedMatrices:
     last = np.concatenate(
         [left_by_two - third, left_by_two, left_by_one, minus], axis=2
     )
-
-    # Rows of blocks, with zeros behind those of the first three sums
-    zeros = np.zeros_like(a)
-    rows = [
-        np.concatenate([first, zeros, zeros, zeros], axis=2),
-        np.concatenate([second, first, zeros, zeros], axis=2),
-        np.concatenate([third, second, first, zeros], axis=2),
-        last,
-    ]
-    blocks = np.concatenate(rows, axis=1)
-    return SlicedMatrices(blocks, np.abs(last) * (1.0 / _UNIT_OF_MATRIX), step)
+    leading = np.concatenate([third, second, first], axis=2)
+    sizes = np.abs(last) * (1.0 / _UNIT_OF_MATRIX)
+    return SlicedMatrices(leading, last, sizes, step)
 
 
 def sliced_residual(
@@ -119,15 +112,14 @@ def sliced_residual(
     stacked = np.concatenate([first, second, third, (left - third) + rest], axis=1)
 
     # What exact sums cancel to, and the digits that are left
-    sums = sums_of_products(matrices.blocks, stacked)
-    q, error = two_sum(b, sums[:, :n])
-    low_digits = error
-    rounded = np.abs(error)
-    for i in (1, 2):
-        q, error = two_sum(q, sums[:, i * n : (i + 1) * n])
+    q = b
+    low_digits = sums_of_products(matrices.last, stacked)
+    rounded = np.zeros_like(b)
+    for i in (1, 2, 3):
+        blocks = matrices.leading[:, :, (3 - i) * n :]
+        q, error = two_sum(q, sums_of_products(blocks, stacked[:, : i * n]))
         low_digits = low_digits + error
         rounded = rounded + np.abs(error)
-    low_digits = low_digits + sums[:, 3 * n :]
     q = q + low_digits
 
     # Their bound, and where nothing was rounded
