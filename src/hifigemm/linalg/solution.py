@@ -182,7 +182,9 @@ def solution_of_operands(
         solve = partial(_system, **options)
         radii = _radii_of_data(operands.library, a, b, a_radius, b_radius)
         if not radii:
-            solve_small = partial(small_systems, _small, **options)
+            least_status = 2.0 if accuracy == "correct" else 1.0
+            by_stacks = partial(_small, least_status=least_status)
+            solve_small = partial(small_systems, by_stacks, **options)
     solution, reports = solutions(operands, a, b, solve, radii, solve_small)
     return (solution, worst(reports)) if return_report else solution
 
@@ -335,11 +337,20 @@ def _by_rows(embedding: Callable[[Array], Array], x: Array) -> Array:
     return np.swapaxes(embedding(np.swapaxes(x, -1, -2)), -1, -2)
 
 
-def _small(a: Array, b: Array) -> core.SolvedStack | None:
-    """Stacks of small real systems by the compiled core, or by their device; None where it
-    does not serve them.
+def _small(a: Array, b: Array, least_status: float) -> core.SolvedStack | None:
+    """Stacks of small real systems by the compiled core, None where it does not serve
+    them; on a device by the device, and those below a status by the core.
     """
-    return solved_by_core(a, b) if is_on_host(a) else solved_stack(a, b)
+    if is_on_host(a):
+        return solved_by_core(a, b)
+    solved = solved_stack(a, b)
+    left = np.nonzero(to_host(solved.proofs[..., 0]) < least_status)
+    if len(left[0]):
+        by_core = solved_by_core(to_host(a[left]), to_host(b[left]))
+        if by_core is not None:
+            for array, values in zip(solved, by_core, strict=True):
+                array[left] = values
+    return solved
 
 
 def solved_by_core(a: Array, b: Array) -> core.SolvedStack | None:
