@@ -14,6 +14,7 @@ import torch
 
 from hifigemm.engines.cuda import ozaki2
 from hifigemm.engines.rates import H200
+from hifigemm.kernels.runtime.launch_list import LaunchList
 from hifigemm.kernels.vectors import block_sums
 from hifigemm.model.plan import Blocking
 from hifigemm.model.problem import Problem
@@ -178,10 +179,8 @@ def test_only_some_steps_change(make_pair, engine, monkeypatch):
     )
     monkeypatch.setattr(block_sums, "VECTORS", 64)
     monkeypatch.setattr(block_sums, "TERMS", 128)
-    sides = [
-        torch.zeros(1, 3, vectors, 160, dtype=torch.int8, device=DEVICE)
-        for vectors in (130, 70)
-    ]
+    launches = LaunchList(torch.device(DEVICE))
+    sides = [launches.empty((1, 3, vectors, 160), torch.int8) for vectors in (130, 70)]
     products, halves = ozaki2.products_of_halves(*sides, ozaki2.moduli_set(3, False))
     assert halves == (128, 64)
     operands = [
