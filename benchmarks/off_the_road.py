@@ -557,6 +557,17 @@ def rows_of_tensors(device: str, n: int) -> Iterator[Row]:
         lambda: torch.linalg.solve(a, v),
         lambda: hg.linalg.solve(a, v),
     )
+    generator = torch.Generator(device).manual_seed(SEED)
+    for count, rows in ((65537, 3), (32768, 8)):
+        shape = count, rows, rows
+        matrices = torch.randn(shape, dtype=a.dtype, device=device, generator=generator)
+        sides = matrices[:, :, :1]
+        yield Row(
+            f"tensors, linalg.solve of {count} systems, n = {rows}",
+            "torch",
+            lambda m=matrices, s=sides: torch.linalg.solve(m, s),
+            lambda m=matrices, s=sides: hg.linalg.solve(m, s),
+        )
     for name, options in (("14 moduli", MODULI), ('"correct"', CORRECT)):
         for alpha in (-1.0, 3.0):
             yield Row(
