@@ -4,6 +4,7 @@ NumPy arrays.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -357,6 +358,24 @@ def test_numerics_give_the_same_bits_on_a_gpu(name, assert_equal):
 
 
 # 2. Operators and methods
+
+ARITHMETIC = operator.add, operator.sub, operator.mul, operator.truediv
+NUMBERS = 4.0, -0.0, 0.1, 5e-324, 1.7e308, float("inf"), float("nan"), 3, True
+"""0.1 and 3 have no reciprocal in float64."""
+
+
+@pytest.mark.parametrize("function", ARITHMETIC, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", list(hostile()))
+def test_operators_equal_numpy(function, name):
+    x = hostile()[name]
+    y = x[..., ::-1]
+    with untold():
+        for z in (y, y.astype(np.float32), np.sign(y).astype(np.int8)):
+            same_values(function(on_device(x), on_device(z)), function(x, z))
+            same_values(function(on_device(z), on_device(x)), function(z, x))
+        for number in (*NUMBERS, np.float64(0.1), np.float32(0.1)):
+            same_values(function(on_device(x), number), function(x, number))
+            same_values(function(number, on_device(x)), function(number, x))
 
 
 @given(data=st.data())
