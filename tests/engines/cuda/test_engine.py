@@ -181,7 +181,8 @@ def test_a_native_product_is_not_looked_at_while_a_graph_is_captured(
 
 def test_engines_have_programs_for_what_the_device_does_whole(engine):
     a, b = operands()
-    assert engine.lowering(planned(hg.Ozaki2(num_moduli=5), a, b, engine)) is None
+    with_bound = planned(hg.Ozaki2(num_moduli=5), a, b, engine, states_bound=True)
+    assert engine.lowering(with_bound) is None
     assert isinstance(
         engine.lowering(planned(hg.Native(), a, b, engine, 1e-3)), NativeLowering
     )
