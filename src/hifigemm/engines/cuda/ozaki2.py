@@ -204,12 +204,12 @@ class _Residues(CudaLowering):
         )
 
     def bytes_outside(self, batch: int, rows: int, cols: int) -> int:
-        """Those of scaling along k; those of the magnitudes of whole operands."""
-        schemes = self.plan.scheme, *self.plan.alternatives
+        """The bytes that scaling along k takes, or the magnitudes of whole operands."""
         if self.plan.scheme.scaling == "accurate":
             p = self.plan.problem
             pitch = -(-p.k // 128) * 128 * (2 if p.is_complex else 1)
             return p.batch * (p.m + p.n) * pitch
+        schemes = self.plan.scheme, *self.plan.alternatives
         if any(not x.is_native and x.scaling == "inner" for x in schemes):
             return bytes_outside(self.plan, batch, rows, cols)
         return 0
@@ -467,7 +467,7 @@ class _FixedCount(_Residues):
             block_scales = None
             if scales is not None:
                 block_scales = [
-                    _scale_at(place, scale)
+                    VectorScale(*(_vectors_at(place, x) for x in scale))
                     for place, scale in zip(places, scales, strict=True)
                 ]
 
@@ -588,8 +588,15 @@ def _residues_at(
     """The first residues of the vectors of a block of a prepared operand."""
     if split is None:
         return None
-    planes, exponents = (x[place[0]] if len(x) > 1 else x for x in split)
-    return planes[:, :count, place[-1]], exponents[:, place[-1]]
+    planes, exponents = split
+    planes = planes[place[0]] if len(planes) > 1 else planes
+    return planes[:, :count, place[-1]], _vectors_at(place, exponents)
+
+
+def _vectors_at(place: tuple[slice, ...], numbers: Buffer) -> Buffer:
+    """The numbers (batch or 1, vectors) of the vectors of a block."""
+    of_stack = numbers[place[0]] if len(numbers) > 1 else numbers
+    return of_stack[:, place[-1]]
 
 
 def _accurate_scales(
@@ -603,12 +610,6 @@ def _accurate_scales(
     sums = largest_sums(magnitudes)
     scales = scales_of_sums(magnitudes, sums, moduli)
     return scales[0], scales[-1]
-
-
-def _scale_at(place: tuple[slice, ...], scale: VectorScale) -> VectorScale:
-    """The scale of the vectors of a block."""
-    exponent, nearest = (x[place[0]] if len(x) > 1 else x for x in scale)
-    return VectorScale(exponent[:, place[-1]], nearest[:, place[-1]])
 
 
 def _required_bits(plan: Plan) -> tuple[int, int] | None:
@@ -644,7 +645,7 @@ def _residues_of(
     scales: Sequence[VectorScale] | None = None,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are
-    not ready; `scales` are those of `_accurate_scales`.
+    not ready. `scales` come from `_accurate_scales`; without them the launch finds scales.
     """
     residues = list(prepared_planes)
     to_make = [i for i in range(len(operands)) if prepared_planes[i] is None]

@@ -22,7 +22,6 @@ low_32 none errs by more than 2**-24, eight of them in all.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,10 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.products.int8_product import Int8Product, Planes, launch
+from hifigemm.kernels.products.int8_product import (
+    launch_on_magnitudes,
+    product_of_magnitudes,
+)
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import (
     LARGEST,
@@ -41,8 +43,6 @@ from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.runtime.tiles import (
     KERNELS,
-    RATIOS,
-    SMALL_RATIOS,
     ProductShape,
     gpu_of,
     hopper_module,
@@ -254,43 +254,23 @@ def _launch_ratio(
     """
     left, right = sizes.magnitudes[0], sizes.magnitudes[-1]
     width = sizes.width
-    (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
-    batch = max(batch_a, batch_b)
-    pitch = length // width
+    pitch = left.shape[2] // width
     terms = min(pitch, MAGNITUDE_TERMS, terms or pitch)
-    # Planes are pairings of the components: for the second of a matrix, those of the
-    # right operand swap.
-    product = Int8Product(
-        m,
-        n,
-        terms,
-        width,
-        width * batch,
-        width=width,
-        component=pitch,
-        triangle=sizes.is_of_one_operand,
-        predicate=predicate,
-    )
+    of_magnitudes = product_of_magnitudes(sizes.magnitudes, width, terms, predicate)
+    product = of_magnitudes.product
     hopper = hopper_module("error_ratio_hopper", left.device)
     kernels = ("triton",) if hopper is None else KERNELS
-    tile = tile_for(
-        ProductShape(m, n, width * terms, product.planes), gpu_of(left.device), kernels
-    )
-    rows_a, rows_b = (
-        x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)
-    )
+    shape = ProductShape(product.m, product.n, width * terms, product.planes)
+    tile = tile_for(shape, gpu_of(left.device), kernels)
     ratio = Ratio(sizes.norms, out)
-    numbers = Numbers(rows_a, rows_b, *sizes.places, enough_bits)
+    rows = of_magnitudes.rows_a, of_magnitudes.rows_b
+    numbers = Numbers(*rows, *sizes.places, enough_bits)
     if tile.kernel == "hopper":
         hopper.launch(product, left, right, tile, ratio, numbers)
         return
-    left_planes, right_planes = (
-        Planes(x, step * length, 0, length, 1)
-        for x, step in ((left, rows_a), (right, rows_b))
+    launch_on_magnitudes(
+        of_magnitudes, sizes.magnitudes, tile, raise_ratio, ratio, numbers
     )
-    of_ratios = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
-    tile = replace(of_ratios, unit=tile.unit)
-    launch(product, left_planes, right_planes, tile, raise_ratio, ratio, numbers)
 
 
 def error_ratio_of(sizes: Sizes) -> float:

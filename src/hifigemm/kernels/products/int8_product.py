@@ -17,6 +17,8 @@ the same kernel for Hopper.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +37,8 @@ from hifigemm.kernels.runtime.common import (
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.runtime.tiles import (
     KERNELS,
+    RATIOS,
+    SMALL_RATIOS,
     ProductShape,
     Tile,
     gpu_of,
@@ -387,6 +391,69 @@ def launch(
         num_warps=tile.warps,
         num_stages=tile.stages,
         enable_fp_fusion=False,
+    )
+
+
+class MagnitudeProduct(NamedTuple):
+    """|A||B| from magnitudes, and the vectors from one matrix to the next of A and of B."""
+
+    product: Int8Product
+    rows_a: int
+    rows_b: int
+
+
+def product_of_magnitudes(
+    magnitudes: Sequence[Buffer],
+    width: int,
+    terms: int,
+    predicate: Predicate = NO_PREDICATE,
+) -> MagnitudeProduct:
+    """The product of so many terms of both operands, or of one operand that stands on both
+    sides: int8 (batch, vectors, width kp), one component behind the other.
+    """
+    left, right = magnitudes[0], magnitudes[-1]
+    (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
+    batch = max(batch_a, batch_b)
+    # Planes are pairings of the components: for the second of a matrix, those of the
+    # right operand swap.
+    product = Int8Product(
+        m,
+        n,
+        terms,
+        width,
+        width * batch,
+        width=width,
+        component=length // width,
+        triangle=len(magnitudes) == 1,
+        predicate=predicate,
+    )
+    rows_a, rows_b = (
+        x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)
+    )
+    return MagnitudeProduct(product, rows_a, rows_b)
+
+
+def launch_on_magnitudes(
+    of_magnitudes: MagnitudeProduct,
+    magnitudes: Sequence[Buffer],
+    tile: Tile,
+    epilogue: Any,
+    target: tuple[Any, ...],
+    numbers: tuple[int, ...],
+) -> None:
+    """Launch the plain kernel on magnitudes, by a tile of the size that `tile` has."""
+    product, rows_a, rows_b = of_magnitudes
+    left, right = magnitudes[0], magnitudes[-1]
+    length = left.shape[2]
+    of_ratios = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
+    launch(
+        product,
+        Planes(left, rows_a * length, 0, length, 1),
+        Planes(right, rows_b * length, 0, length, 1),
+        replace(of_ratios, unit=tile.unit),
+        epilogue,
+        target,
+        numbers,
     )
 
 

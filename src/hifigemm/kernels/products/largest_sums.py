@@ -7,22 +7,18 @@ magnitudes that are rounded up, of which nothing else is stored.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.products.int8_product import Int8Product, Planes, launch
-from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.tiles import (
-    RATIOS,
-    SMALL_RATIOS,
-    ProductShape,
-    gpu_of,
-    tile_for,
+from hifigemm.kernels.products.int8_product import (
+    launch_on_magnitudes,
+    product_of_magnitudes,
 )
+from hifigemm.kernels.runtime.buffers import Buffer
+from hifigemm.kernels.runtime.tiles import ProductShape, gpu_of, tile_for
 from hifigemm.kernels.vectors.upper_magnitudes import UpperMagnitudes
 
 
@@ -51,7 +47,8 @@ def raise_largest(sums, tile_origin, m, n, target, numbers):
     rows = row0 + tl.arange(0, sums.shape[0])
     columns = column0 + tl.arange(0, sums.shape[1])
     # Vectors beyond the last one are those at the beginning again.
-    sums = tl.where((rows[:, None] < m) & (columns[None, :] < n), sums, 0)
+    is_entry = (rows[:, None] < m) & (columns[None, :] < n)
+    sums = tl.where(is_entry, sums, 0)
     # A maximum does not depend on the order of programs.
     of_rows = target.largest + z * numbers.rows_a + rows
     of_columns = target.largest + numbers.first_right + z * numbers.rows_b + columns
@@ -65,37 +62,22 @@ def largest_sums(magnitudes: UpperMagnitudes) -> Buffer:
     A stack of one has the largest sums with all matrices of the other stack. The
     magnitudes have `MAGNITUDE_TERMS` terms at the most.
     """
-    left, right = magnitudes.entries[0], magnitudes.entries[-1]
     width = magnitudes.width
-    (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
-    batch = max(batch_a, batch_b)
-    pitch = length // width
-    largest: Buffer = left.launches.zeros(magnitudes.largest.shape, torch.int32)
-    # Entries of rows are entries of columns, too, if one operand stands on both sides.
-    product = Int8Product(
-        m,
-        n,
-        pitch,
-        width,
-        width * batch,
-        width=width,
-        component=pitch,
-        triangle=len(magnitudes.entries) == 1,
-    )
-    shape = ProductShape(m, n, width * pitch, product.planes)
-    tile = tile_for(shape, gpu_of(left.device), ("triton",))
-    like_ratios = RATIOS if tile.area >= RATIOS.area else SMALL_RATIOS
-    tile = replace(like_ratios, unit=tile.unit)
-    rows_a, rows_b = (
-        x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)
-    )
-    launch(
-        product,
-        Planes(left, rows_a * length, 0, length, 1),
-        Planes(right, rows_b * length, 0, length, 1),
+    like = magnitudes.entries[0]
+    terms = like.shape[2] // width
+    largest: Buffer = like.launches.zeros(magnitudes.largest.shape, torch.int32)
+    # Sums of rows are sums of columns, too, if one operand stands on both sides.
+    of_magnitudes = product_of_magnitudes(magnitudes.entries, width, terms)
+    product = of_magnitudes.product
+    shape = ProductShape(product.m, product.n, width * terms, product.planes)
+    tile = tile_for(shape, gpu_of(like.device), ("triton",))
+    rows = of_magnitudes.rows_a, of_magnitudes.rows_b
+    launch_on_magnitudes(
+        of_magnitudes,
+        magnitudes.entries,
         tile,
         raise_largest,
         _Sums(largest),
-        _Numbers(rows_a, rows_b, magnitudes.first_right),
+        _Numbers(*rows, magnitudes.first_right),
     )
     return largest

@@ -386,8 +386,8 @@ class LaunchList:
         if memory.tensor is not None:
             if y.dtype is not x.dtype:
                 y = torch.view_as_real(y) if y.is_complex() else y.view(x.dtype)
-            first = y.storage_offset() + offset // x.dtype.itemsize
-            return y.as_strided(x.shape, x.strides, first)
+            start = y.storage_offset() + offset // x.dtype.itemsize
+            return y.as_strided(x.shape, x.strides, start)
         length = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True))
         entries = y[offset : offset + length * x.dtype.itemsize].view(x.dtype)
         return entries.as_strided(x.shape, x.strides)

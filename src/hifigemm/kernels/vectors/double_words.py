@@ -113,8 +113,8 @@ def _split_tile(operand, counts, program, k, top, FORM: tl.constexpr):
         first = tl.minimum(shift, 1000)
         # Compared for the tile again: where a tile holds one vector, Triton 3.6 does not
         # compile a mask that vectors and tiles share.
-        kept = largest[:, None] < 0x7FF0000000000000
-        remainder = tl.where(kept, value, 0.0)
+        is_finite = largest[:, None] < 0x7FF0000000000000
+        remainder = tl.where(is_finite, value, 0.0)
         remainder = remainder * power_of_two(first)[:, None]
         remainder = remainder * power_of_two(shift - first)[:, None]
         # Words are matrices (k, vectors) on the right, and (vectors, k) on the left.

@@ -54,7 +54,7 @@ _SCALES = 256
 class UpperMagnitudes(NamedTuple):
     """Magnitudes of two operands, or of one that stands on both sides.
 
-    Arrays of all vectors begin with those of the left operand.
+    In arrays of all vectors, the vectors of the left operand come first.
     """
 
     # int8 tensors (batch, vectors, width kp), kp = k rounded up to 128: |x| 2**(6 - e),
@@ -89,8 +89,8 @@ def upper_magnitudes_kernel(
     STORES: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Twin: numerics.estimates.magnitudes_up. Without STORES the kernel raises the bits
-    of `largest`, and the marks, to those of the entries.
+    """Twin: numerics.estimates.magnitudes_up. Without STORES the kernel finds the bits
+    of `largest`, and marks vectors.
 
     A program takes a tile of FORM.vectors vectors and FORM.blocks blocks of 256 entries
     along k. The tiles along k of the same vectors are counted first.
@@ -206,16 +206,11 @@ def scales_of_sums(
         COUNT=_SCALES,
         num_warps=4,
     )
-    scales = []
-    start = 0
-    for x in magnitudes.entries:
-        batch, vectors, _ = x.shape
-        end = start + batch * vectors
-        shape = batch, vectors
-        scales.append(
-            VectorScale(
-                exponents[start:end].view(shape), nearest[start:end].view(shape)
-            )
+    shapes = [x.shape[:2] for x in magnitudes.entries]
+    totals = [batch * vectors for batch, vectors in shapes]
+    return tuple(
+        VectorScale(exponent.view(shape), to_nearest.view(shape))
+        for shape, exponent, to_nearest in zip(
+            shapes, exponents.split(totals), nearest.split(totals), strict=True
         )
-        start = end
-    return tuple(scales)
+    )
