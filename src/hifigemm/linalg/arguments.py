@@ -80,7 +80,7 @@ def exact_operands(
     """The named operands as `wide_operands` has them; where float64 does not hold an entry
     of real ones on the host, all of them as fractions, for results in float64.
 
-    Those of which `stay` is true are not moved from their device.
+    Small operands of a device go to the host unless `stay` says that they stay.
 
     Raises TypeError and ValueError as `wide_operands`.
     """

@@ -431,12 +431,12 @@ def inverse(a: Array) -> Array:
             return _array(by_halves)
     if _is_large(tensor, SMALLEST):
         return _array(inverse_by_blocks(tensor))
-    return _array(_torch().linalg.inv_ex(tensor).inverse)
+    return inverses(a)
 
 
 def inverses(a: Array) -> Array:
-    """The inverses of a stack on a device as its library computes them; where a pivot is
-    zero, entries are anything.
+    """The inverse of a matrix on a device, or of each of a stack, as its library computes
+    it; if a pivot is zero, entries are anything.
     """
     return _array(_torch().linalg.inv_ex(_tensor(a)).inverse)
 

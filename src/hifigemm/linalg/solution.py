@@ -144,10 +144,8 @@ def solution_of_numbers(
     """
     # Data with radii are no exact ones
     has_radii = a_radius is not None or b_radius is not None
-    if has_radii:
-        operands = wide_operands(**named_operands)
-    else:
-        operands = exact_operands(is_stack, **named_operands)
+    operands_of = wide_operands if has_radii else partial(exact_operands, is_stack)
+    operands = operands_of(**named_operands)
     a = operands.arrays[0]
     check_square(a)
     # The inverse is the solution for the identity.
@@ -182,9 +180,7 @@ def solution_of_operands(
         solve = partial(_system, **options)
         radii = _radii_of_data(operands.library, a, b, a_radius, b_radius)
         if not radii:
-            least_status = 2.0 if accuracy == "correct" else 1.0
-            by_stacks = partial(_small, least_status=least_status)
-            solve_small = partial(small_systems, by_stacks, **options)
+            solve_small = partial(small_systems, solved_by_core, **options)
     solution, reports = solutions(operands, a, b, solve, radii, solve_small)
     return (solution, worst(reports)) if return_report else solution
 
@@ -290,12 +286,13 @@ def small_systems(
     dtype: DType,
     is_correct: bool = False,
 ) -> Small[SolutionReport] | None:
-    """Stacks of small systems at once, by what `solve` says of real matrices; None where it
-    does not serve them. A device serves large stacks alone.
+    """Stacks of small systems at once, by the compiled core, whose answer `solve` gives for
+    real matrices on the host; None where it does not serve them. A device solves large
+    stacks itself, and the core what the device leaves.
     """
     if not is_on_host(a) and not is_stack(a, b):
         return None
-    # Components of float64 are the nearest ones where it says so
+    # Components of float64 are the nearest ones where the proof says so
     if is_correct and np.finfo(dtype).dtype != np.float64:
         return None
     is_complex = a.dtype.kind == "c"
@@ -303,7 +300,11 @@ def small_systems(
         # Each entry of A becomes [re -im; im re]
         a = embed_right(a.conj())
         b = _by_rows(embed_left, b.astype(np.complex128))
-    solved = solve(a, b)
+    least_status = 2.0 if is_correct else 1.0
+    if is_on_host(a):
+        solved = solve(a, b)
+    else:
+        solved = _solved_by_device(solve, a, b, least_status)
     if solved is None:
         return None
     x, radius, proofs = solved
@@ -314,7 +315,7 @@ def small_systems(
         x, radius = in_dtype(x, radius, dtype)
 
     # Solutions that are not proven, or lie beyond the range of the dtype, are left
-    is_left = proofs[..., 0] < (2.0 if is_correct else 1.0)
+    is_left = proofs[..., 0] < least_status
     is_finite = np.isfinite(x) & np.isfinite(radius)
     is_left = is_left | ~is_finite.all(axis=(-2, -1))
 
@@ -337,16 +338,19 @@ def _by_rows(embedding: Callable[[Array], Array], x: Array) -> Array:
     return np.swapaxes(embedding(np.swapaxes(x, -1, -2)), -1, -2)
 
 
-def _small(a: Array, b: Array, least_status: float) -> core.SolvedStack | None:
-    """Stacks of small real systems by the compiled core, None where it does not serve
-    them; on a device by the device, and those below a status by the core.
+def _solved_by_device(
+    solve: Callable[[Array, Array], core.SolvedStack | None],
+    a: Array,
+    b: Array,
+    least_status: float,
+) -> core.SolvedStack:
+    """A large stack of small real systems of a device: by the device, and by `solve` on the
+    host where the device reaches a lower status.
     """
-    if is_on_host(a):
-        return solved_by_core(a, b)
     solved = solved_stack(a, b)
     left = np.nonzero(to_host(solved.proofs[..., 0]) < least_status)
     if len(left[0]):
-        by_core = solved_by_core(to_host(a[left]), to_host(b[left]))
+        by_core = solve(to_host(a[left]), to_host(b[left]))
         if by_core is not None:
             for array, values in zip(solved, by_core, strict=True):
                 array[left] = values

@@ -101,7 +101,7 @@ def solve(
     needs and residuals that are rounded once. Large matrices on a GPU stay there; the
     host computes with vectors, and waits for the GPU. The GPU also solves stacks of 32768
     systems or more, of up to 8 real or 4 complex rows, all at once. The host solves other
-    small systems, and those of such a stack that need more than this.
+    small systems, and the hard systems of such a stack.
 
     Uncertain data. Without `a_radius` and `b_radius` the data count as exact. With
     them the proof is ``|I - R A'| <= |I - R A| + |R| a_radius`` for an approximate

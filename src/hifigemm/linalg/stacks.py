@@ -1,8 +1,8 @@
 """Stacks of small systems on a device, all systems of a stack at once.
 
 Idea
-    The theorem and the bounds are those of `certificate` and `refinement`, as
-    core/small_systems.c has them for the host, as array expressions on the whole stack:
+    The theorem and the bounds of `certificate` and `refinement`, which
+    core/small_systems.c has for the host, become array expressions on the whole stack:
     a few hundred launches of kernels, and one wait of the host for each step. Systems
     that need another scale, two words of R or more steps are left.
 Scale

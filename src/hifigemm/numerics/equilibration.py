@@ -99,7 +99,9 @@ def stack_in_scale(a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
     in_scale = power_of_two(-rows)
     _, columns = np.frexp((sizes * in_scale).max(axis=1, keepdims=True))
     systems = systems * in_scale * power_of_two(-columns)
-    exponents = columns[:, :, n:] - np.swapaxes(columns[:, :, :n], 1, 2)
+    columns_of_a = columns[:, :, :n]
+    columns_of_b = columns[:, :, n:]
+    exponents = columns_of_b - np.swapaxes(columns_of_a, 1, 2)
     return systems[:, :, :n], systems[:, :, n:], exponents, is_moderate
 
 

@@ -107,9 +107,10 @@ def sliced_residual(
     first = _cut(x, step)
     left = x - first
     second = _cut(left, step**2)
-    left, rest = two_sum(left - second, low)
+    left, error_of_left = two_sum(left - second, low)
     third = _cut(left, step**3)
-    stacked = np.concatenate([first, second, third, (left - third) + rest], axis=1)
+    fourth = (left - third) + error_of_left
+    stacked = np.concatenate([first, second, third, fourth], axis=1)
 
     # What exact sums cancel to, and the digits that are left
     q = b
