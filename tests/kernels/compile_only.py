@@ -5,8 +5,8 @@ Usage: python -m pytest -p tests.kernels.compile_only --compile-for 90 tests/ker
 Tests with Triton's interpreter see the shapes at the edges, and not whether a kernel
 compiles for them. With this plugin the launches of a test are compiled instead of run. The
 test then counts as skipped, or fails with the names of the kernels that do not compile.
-What comes before the first result alone is compiled, as no result exists. Tests that end
-otherwise say nothing here and are skipped, too.
+Only launches before the first result are compiled, as no result exists. Tests that end
+otherwise show nothing here and are skipped, too; a run that compiles nothing fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 os.environ["TRITON_INTERPRET"] = "0"
 
 import pytest
-import torch
 import triton
 
 from hifigemm.kernels.runtime import launch_list
@@ -36,7 +35,7 @@ class _DoesNotCompile(AssertionError):
 
 
 def _compile(self, *tensors, scalars=()):
-    """In place of running a launch list."""
+    """Compile a launch list instead of running it."""
     failures = []
     for step in self._steps:
         if step.kernel is None:
@@ -50,7 +49,7 @@ def _compile(self, *tensors, scalars=()):
 
 
 def _compile_directly(self, *arguments, grid, warmup, **options):
-    """In place of running a kernel of a test by Triton's JIT."""
+    """Compile a kernel of a test instead of running it by Triton's JIT."""
     if warmup:
         return _run(self, *arguments, grid=grid, warmup=True, **options)
     failures = []
@@ -61,8 +60,13 @@ def _compile_directly(self, *arguments, grid, warmup, **options):
     return _end(failures)
 
 
+_ended = []
+"""Failures of each list of launches that was compiled."""
+
+
 def _end(failures):
     """End the test."""
+    _ended.append(failures)
     if failures:
         raise _DoesNotCompile("\n".join(failures))
     pytest.skip("compiled")
@@ -71,7 +75,7 @@ def _end(failures):
 _run = triton.runtime.jit.JITFunction.run
 triton.runtime.jit.JITFunction.run = _compile_directly
 _make = launch_list.LaunchList.__init__
-launch_list.LaunchList.__init__ = lambda self, device: _make(self, torch.device(DEVICE))
+launch_list.LaunchList.__init__ = lambda self, device: _make(self, DEVICE)
 launch_list.LaunchList.compile = lambda self: self
 launch_list.LaunchList.__call__ = _compile
 
@@ -85,3 +89,8 @@ def pytest_runtest_makereport(item, call):
         report.outcome = "skipped"
         line = f"ended otherwise: {type(error.value).__name__}"
         report.longrepr = (str(item.path), 0, line)
+
+
+def pytest_sessionfinish(session):
+    if session.testscollected and not _ended:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

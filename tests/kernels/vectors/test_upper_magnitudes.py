@@ -23,27 +23,16 @@ from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.special import clean, nonfinite_vectors
 from hifigemm.schemes.ozaki2 import Ozaki2
 from tests.engines.stand_in import planned
+from tests.kernels.vectors.test_block_norms import FAMILIES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUMPY = engine_for("numpy")
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
 
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(64)
-
-
-pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
-FAMILIES = [
-    "uniform",
-    "full_range",
-    "subnormal",
-    "sparse",
-    "zeros",
-    "integers",
-    "empty_rows_and_columns",
-    "largest",
-]
 
 
 def everything(left, right, moduli):
