@@ -489,7 +489,7 @@ COUNT = 64
 @pytest.fixture(autouse=True)
 def few_systems(monkeypatch):
     """Stacks of few systems go to the device, too."""
-    monkeypatch.setattr(stacks, "LEAST_SYSTEMS", COUNT)
+    monkeypatch.setattr(stacks, "LEAST_ROWS", COUNT)
 
 
 @pytest.mark.usefixtures("without_the_host")
@@ -645,7 +645,8 @@ def test_solutions_beyond_the_range_of_float32_are_no_solutions():
 @pytest.mark.parametrize(
     ("systems", "rows", "options"),
     [
-        (COUNT - 1, 3, {}),
+        (COUNT // 3, 3, {}),
+        (COUNT // 6, 3, {"dtype": complex}),
         (COUNT, stacks.MOST_ROWS + 1, {}),
         (COUNT, 3, {"a_radius": 1e-20}),
         (COUNT, 3, {"accuracy": "correct"}),
@@ -682,12 +683,15 @@ def test_few_rows_many_systems_and_few_sides_make_a_stack():
 
     matrices = zeros(COUNT, 4, 4)
     assert stacks.is_stack(matrices)
+    assert stacks.is_stack(zeros(COUNT // 4, 4, 4))
+    assert stacks.is_stack(zeros(COUNT // 8, 4, 4, dtype=torch.complex128))
     assert stacks.is_stack(matrices, zeros(4))
     assert stacks.is_stack(zeros(4, 4), zeros(2, COUNT, 4, 1))
     assert stacks.is_stack(zeros(COUNT, stacks.MOST_ROWS, stacks.MOST_ROWS))
     for a, *sides in (
         [zeros(4, 4), zeros(4, COUNT)],
-        [zeros(COUNT - 1, 4, 4)],
+        [zeros(COUNT // 4 - 1, 4, 4)],
+        [zeros(COUNT // 8 - 1, 4, 4, dtype=torch.complex128)],
         [zeros(COUNT, 4, 5)],
         [zeros(COUNT, 0, 0)],
         [zeros(COUNT), zeros(COUNT)],

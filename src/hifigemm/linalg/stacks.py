@@ -43,12 +43,12 @@ from hifigemm.numerics.sliced_residuals import (
     sums_of_products,
 )
 
-LEAST_SYSTEMS = 2**15
-"""Of a stack that a device solves. The host is quicker with fewer: 16 cores take 20 ms for
-twice as many of 3 x 3, and the launches of a device some milliseconds for any number.
+LEAST_ROWS = 2**15
+"""Of all systems of a stack that a device solves. Its launches take 4 to 8 ms for any
+number of rows; 16 cores take as long for 24,000 real rows, and in proportion for more.
 """
-MOST_ROWS = 8
-"""Of real systems that a device solves."""
+MOST_ROWS = 32
+"""Of a real system that a device solves; each takes 32 n^3 bytes or more for its slices."""
 MOST_STEPS = 5
 """Of refinement."""
 _ENTRIES = 2**28
@@ -75,7 +75,7 @@ def is_stack(a: Array, *sides: Array) -> bool:
     is_complex = any(x.dtype.kind == "c" for x in arrays)
     rows = 2 * a.shape[-1] if is_complex else a.shape[-1]
     systems = max(math.prod(x.shape[:-2]) for x in arrays)
-    return 0 < rows <= MOST_ROWS and systems >= LEAST_SYSTEMS
+    return rows <= MOST_ROWS and systems * rows >= LEAST_ROWS
 
 
 def solved_stack(a: Array, b: Array) -> SolvedStack:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -45,4 +49,39 @@ def test_a_number_that_nothing_sends_raises():
     word = HostWord(DEVICE)
     word.clear()
     with pytest.raises(RuntimeError, match="no launch has sent"):
+        word.read()
+
+
+@pytest.mark.parametrize("soon", [10.0, 0.0])
+def test_the_host_waits_and_lets_other_threads_run(monkeypatch, soon):
+    """Without and with pauses; the number comes from another thread."""
+    monkeypatch.setattr(module, "_SOON", soon)
+    word = HostWord(DEVICE)
+    word._is_pinned = True
+    stream = SimpleNamespace(query=lambda: False)
+    monkeypatch.setattr(word, "_stream", lambda: stream)
+    word.clear()
+
+    def write():
+        time.sleep(5e-3)
+        word._number[0] = 3
+
+    writer = threading.Thread(target=write)
+    started = time.perf_counter()
+    writer.start()
+    assert word.read() == 3
+    assert time.perf_counter() - started < 5.0
+    writer.join()
+
+
+def test_errors_of_the_device_end_the_wait(monkeypatch):
+    def query():
+        raise RuntimeError("an error of the device")
+
+    monkeypatch.setattr(module, "_SOON", 0.0)
+    word = HostWord(DEVICE)
+    word._is_pinned = True
+    monkeypatch.setattr(word, "_stream", lambda: SimpleNamespace(query=query))
+    word.clear()
+    with pytest.raises(RuntimeError, match="an error of the device"):
         word.read()

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import select
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 import triton
@@ -18,10 +21,18 @@ from hifigemm.kernels.runtime.launch import Launch
 
 _NOT_THERE = -1
 """What a word holds until the device writes to it."""
-_LOOKS = 500
-"""That the host takes without a pause, for some 50 us: small products take no longer."""
+_LOOKS = 50
+"""That the host takes at a time, in 5 us, before other threads may run."""
+_SOON = 5e-3
+"""Seconds in which the host does not sleep: the shortest sleep takes as long as a product
+of n = 768, 50 to 80 us, also that of no seconds (python/cpython#125997).
+"""
 _PAUSE = 2e-5
-"""Seconds between later looks, in which other threads run."""
+"""Seconds between later looks."""
+_let_others_run: Callable[[float], object] = (
+    time.sleep if sys.platform == "win32" else partial(select.select, [], [], [])
+)
+"""For so many seconds, 0 too."""
 
 
 _abandoned: list[HostWord] = []
@@ -66,18 +77,20 @@ class HostWord:
 
     def read(self) -> int:
         """Wait for the number."""
-        for _ in range(_LOOKS):
-            number = self._number.item()
-            if number != _NOT_THERE:
-                return int(number)
+        end = time.perf_counter() + _SOON
+        is_done = False
         while True:
-            # Errors of the device are raised here.
-            is_done = not self._is_pinned or self._stream().query()
-            number = self._number.item()
-            if number != _NOT_THERE:
-                return int(number)
+            for _ in range(_LOOKS):
+                number = self._number.item()
+                if number != _NOT_THERE:
+                    return int(number)
             if is_done:
                 raise RuntimeError("no launch has sent the number that is waited for")
+            if time.perf_counter() < end:
+                _let_others_run(0.0)
+                continue
+            # Errors of the device are raised here.
+            is_done = not self._is_pinned or self._stream().query()
             time.sleep(_PAUSE)
 
     @contextmanager
