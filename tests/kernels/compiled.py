@@ -63,6 +63,7 @@ from hifigemm.kernels.runtime.tiles import (
     valid_tiles,
 )
 from hifigemm.kernels.sums import rounded_sums
+from hifigemm.kernels.systems.small_systems import solved_systems
 from hifigemm.kernels.vectors import (
     double_words,
     inner_scaling,
@@ -80,6 +81,7 @@ from hifigemm.kernels.vectors.upper_magnitudes import (
     upper_magnitudes,
 )
 from hifigemm.kernels.vectors.words import split_words
+from hifigemm.linalg.stacks import bounds_of_systems
 from hifigemm.numerics.integer_sums import Rounding
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
@@ -649,6 +651,17 @@ def equilibration():
         yield f"order {order}", write
 
 
+def systems():
+    for n, sides in ((3, 1), (8, 8), (32, 1)):
+
+        def write(launches, n=n, sides=sides):
+            a = launches.operand(Layout((1000, n, n), torch.float64))
+            b = launches.operand(Layout((1000, n, sides), torch.float64))
+            solved_systems(a, b, bounds_of_systems(n))
+
+        yield f"{n} rows, {sides} sides", write
+
+
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {
     f.__name__: f
@@ -668,6 +681,7 @@ FAMILIES = {
             sums,
             thin_products,
             equilibration,
+            systems,
         ),
     )
 }

@@ -148,7 +148,7 @@ def _matrix_in_scale(a: Array) -> MatrixInScale | None:
     """`numerics.equilibration.matrix_in_scale` of a device array; the exponents may be on
     the host.
     """
-    if len(a) == 0 or not _has_triton(a):
+    if len(a) == 0 or not has_triton(a):
         return matrix_in_scale(a, True)
     from hifigemm.kernels.vectors import equilibration
 
@@ -223,10 +223,10 @@ def roundings(a: Array, v: Array) -> int:
 def _has_kernel(a: Array, v: Array) -> bool:
     """True if a kernel of a GPU multiplies these in one reading of A."""
     is_real = a.dtype.kind == v.dtype.kind == "f"
-    return is_real and v.shape[1] <= FEW and _has_triton(a)
+    return is_real and v.shape[1] <= FEW and has_triton(a)
 
 
-def _has_triton(a: Array) -> bool:
+def has_triton(a: Array) -> bool:
     """True for an array on a GPU that has kernels."""
     if is_on_host(a):
         return False
@@ -431,14 +431,7 @@ def inverse(a: Array) -> Array:
             return _array(by_halves)
     if _is_large(tensor, SMALLEST):
         return _array(inverse_by_blocks(tensor))
-    return inverses(a)
-
-
-def inverses(a: Array) -> Array:
-    """The inverse of a matrix on a device, or of each of a stack, as its library computes
-    it; if a pivot is zero, entries are anything.
-    """
-    return _array(_torch().linalg.inv_ex(_tensor(a)).inverse)
+    return _array(_torch().linalg.inv_ex(tensor).inverse)
 
 
 def _is_large(tensor: Any, rows: int) -> bool:
@@ -561,6 +554,16 @@ def _torch() -> Any:
     import torch
 
     return torch
+
+
+def launched(
+    function: Callable[..., Any], *arrays: Array, **options: Any
+) -> tuple[Array, ...]:
+    """What a launch function returns for contiguous device arrays."""
+    from hifigemm.kernels.runtime.recording import run_recorded
+
+    tensors = [_tensor(x).contiguous() for x in arrays]
+    return tuple(map(_array, run_recorded(function, *tensors, **options)))
 
 
 def _tensor(x: Array) -> Any:

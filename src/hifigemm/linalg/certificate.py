@@ -270,14 +270,21 @@ def contraction_bound(
     """An upper bound of (1 + 3 u) (F v + r |R| (|A| v) + u v + n eta E v), `images` being
     F v and `products` |R| (|A| v), of one matrix or of a stack.
 
+    """
+    terms = images + accuracy * products + UNIT * v
+    return above(terms, *errors_of_contraction(images.shape[-2], largest, inverse_norm))
+
+
+def errors_of_contraction(
+    n: int, largest: Array | float, inverse_norm: Array | float
+) -> tuple[int, Array | float]:
+    """Roundings of a term of `contraction_bound`, and what underflow takes from it.
+
     A term passes n roundings in each of two products, and seven more with those that
     stand for 1 + 3 u. Underflow takes at most eta (n + 1 + n r |R| e / 2), r <= 1, from
     these products, and n^2 eta max(v) from D.
     """
-    n = images.shape[-2]
-    terms = images + accuracy * products + UNIT * v
-    underflows = (n + 2) ** 2 * LEAST * (1.0 + largest + inverse_norm)
-    return above(terms, 2 * n + 7, underflows)
+    return 2 * n + 7, (n + 2) ** 2 * LEAST * (1.0 + largest + inverse_norm)
 
 
 def prove(a: Array, inverse: Array, guard: float = 1.0) -> Certificate:

@@ -314,9 +314,10 @@ def small_systems(
     if dtype != x.dtype:
         x, radius = in_dtype(x, radius, dtype)
 
-    # Solutions that are not proven, or lie beyond the range of the dtype, are left
+    # Solutions that are not proven, or lie beyond the range of the dtype, are left. A device
+    # takes four launches for `isfinite`
     is_left = proofs[..., 0] < least_status
-    is_finite = np.isfinite(x) & np.isfinite(radius)
+    is_finite = (np.abs(x) < np.inf) & (radius < np.inf)
     is_left = is_left | ~is_finite.all(axis=(-2, -1))
 
     # How many, and the worst of all others, in one reading
@@ -348,8 +349,9 @@ def _solved_by_device(
     host where the device reaches a lower status.
     """
     solved = solved_stack(a, b)
-    left = np.nonzero(to_host(solved.proofs[..., 0]) < least_status)
-    if len(left[0]):
+    is_left = solved.proofs[..., 0] < least_status
+    if bool(is_left.any()):
+        left = np.nonzero(to_host(is_left))
         by_core = solve(to_host(a[left]), to_host(b[left]))
         if by_core is not None:
             for array, values in zip(solved, by_core, strict=True):

@@ -100,7 +100,7 @@ def solve(
     Theorem 10.2 of [Rum10], with products of `hifigemm.matmul` to the accuracy that it
     needs and residuals that are rounded once. Large matrices on a GPU stay there; the
     host computes with vectors, and waits for the GPU. The GPU also solves stacks of small
-    systems, of up to 32 rows each and at least 32768 in all, where a complex row counts
+    systems, of up to 32 rows each and at least 1024 in all, where a complex row counts
     as two. The host solves other small systems, and the hard systems of such a stack.
 
     Uncertain data. Without `a_radius` and `b_radius` the data count as exact. With

@@ -52,8 +52,14 @@ def above(x: Any, roundings: int, underflows: Any = 0.0) -> Any:
     factor on the left is a float64 number. The product by it may underflow, hence the
     last eta.
     """
+    factor, offset = upward(roundings, underflows)
+    return x * factor + offset
+
+
+def upward(roundings: int, underflows: Any = 0.0) -> tuple[float, Any]:
+    """(factor, offset) of `above`, which returns x * factor + offset."""
     factor = 1.0 + (roundings + _MARGIN) * (2.0 * UNIT)
-    return x * factor + (2.0 * underflows + LEAST)
+    return factor, 2.0 * underflows + LEAST
 
 
 def gamma(terms: int) -> float:

@@ -45,8 +45,8 @@ from hifigemm.numerics.bits import LEAST, Array, ceil_log2
 from hifigemm.numerics.eft import two_sum
 
 UNIT = 2.0**-53
-_UNIT_OF_MATRIX = 2.0**-400
-_UNIT_OF_SOLUTION = 2.0**-300
+UNIT_OF_MATRIX = 2.0**-400
+UNIT_OF_SOLUTION = 2.0**-300
 
 
 class SlicedMatrices(NamedTuple):
@@ -71,6 +71,20 @@ class SlicedResidual(NamedTuple):
     """For each right side, True if q is the residual and zero: (batch, 1, k)."""
 
 
+def step_of(n: int) -> float:
+    """g for systems of n rows."""
+    return 2.0 ** -((53 - ceil_log2(2 * n)) // 2)
+
+
+def bound_of(n: int) -> tuple[float, float, float]:
+    """(c, d, e) for systems of n rows: q errs by c times the magnitudes of what TwoSum
+    leaves, d times S in its units, and e.
+    """
+    unit = UNIT * (1.0 + (4 * n + 10) * (2.0 * UNIT))
+    share = (4 * n + 6) * (UNIT_OF_MATRIX * UNIT_OF_SOLUTION)
+    return 4.0 * unit, share * unit, (n + 4) * LEAST
+
+
 def sums_of_products(a: Array, b: Array) -> Array:
     """A B for stacks (batch, m, n) and (batch, n, k): sums of rounded products in any order,
     n roundings of a term. No setting of a library replaces them by others.
@@ -80,8 +94,7 @@ def sums_of_products(a: Array, b: Array) -> Array:
 
 def sliced(a: Array) -> SlicedMatrices:
     """Slices of matrices with entries of at most 1 in modulus."""
-    n = a.shape[1]
-    step = 2.0 ** -((53 - ceil_log2(2 * n)) // 2)
+    step = step_of(a.shape[1])
     minus = -a
     first = _cut(minus, step)
     left_by_one = minus - first
@@ -92,7 +105,7 @@ def sliced(a: Array) -> SlicedMatrices:
         [left_by_two - third, left_by_two, left_by_one, minus], axis=2
     )
     leading = np.concatenate([third, second, first], axis=2)
-    sizes = np.abs(last) * (1.0 / _UNIT_OF_MATRIX)
+    sizes = np.abs(last) * (1.0 / UNIT_OF_MATRIX)
     return SlicedMatrices(leading, last, sizes, step)
 
 
@@ -124,12 +137,11 @@ def sliced_residual(
     q = q + low_digits
 
     # Their bound, and where nothing was rounded
-    sizes_of_x = np.abs(stacked) * (1.0 / _UNIT_OF_SOLUTION)
+    sizes_of_x = np.abs(stacked) * (1.0 / UNIT_OF_SOLUTION)
     sizes = sums_of_products(matrices.sizes, sizes_of_x)
     is_zero = (np.abs(q) + rounded) + sizes == 0.0
-    unit = UNIT * (1.0 + (4 * n + 10) * (2.0 * UNIT))
-    share = (4 * n + 6) * (_UNIT_OF_MATRIX * _UNIT_OF_SOLUTION)
-    errors = rounded * (4.0 * unit) + sizes * (share * unit) + (n + 4) * LEAST
+    of_digits, of_terms, underflows = bound_of(n)
+    errors = rounded * of_digits + sizes * of_terms + underflows
     return SlicedResidual(q, errors, is_zero.all(axis=1, keepdims=True))
 
 

@@ -1,0 +1,1 @@
+"""Kernels for stacks of small systems: one thread for each system."""
