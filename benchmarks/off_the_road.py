@@ -558,7 +558,7 @@ def rows_of_tensors(device: str, n: int) -> Iterator[Row]:
         lambda: hg.linalg.solve(a, v),
     )
     generator = torch.Generator(device).manual_seed(SEED)
-    for count, rows in ((65537, 3), (32768, 8)):
+    for count, rows in ((1024, 3), (65537, 3), (32768, 8)):
         shape = count, rows, rows
         matrices = torch.randn(shape, dtype=a.dtype, device=device, generator=generator)
         sides = matrices[:, :, :1]
@@ -567,6 +567,25 @@ def rows_of_tensors(device: str, n: int) -> Iterator[Row]:
             "torch",
             lambda m=matrices, s=sides: torch.linalg.solve(m, s),
             lambda m=matrices, s=sides: hg.linalg.solve(m, s),
+        )
+        yield Row(
+            f"tensors, linalg.inv of {count} systems, n = {rows}",
+            "torch",
+            lambda m=matrices: torch.linalg.inv(m),
+            lambda m=matrices: hg.linalg.inv(m),
+        )
+        yield Row(
+            f"tensors, linalg.det of {count} systems, n = {rows}",
+            "torch, to the host",
+            lambda m=matrices: torch.linalg.det(m).cpu(),
+            lambda m=matrices: hg.linalg.det(m),
+        )
+        grams = matrices @ matrices.mT
+        yield Row(
+            f"tensors, linalg.is_positive_definite of {count} systems, n = {rows}",
+            "torch, cholesky_ex, to the host",
+            lambda g=grams: torch.linalg.cholesky_ex(g).info.cpu(),
+            lambda g=grams: hg.linalg.is_positive_definite(g),
         )
     for name, options in (("14 moduli", MODULI), ('"correct"', CORRECT)):
         for alpha in (-1.0, 3.0):

@@ -63,6 +63,7 @@ from hifigemm.kernels.runtime.tiles import (
     valid_tiles,
 )
 from hifigemm.kernels.sums import rounded_sums
+from hifigemm.kernels.systems.small_minors import facts_of_minors
 from hifigemm.kernels.systems.small_systems import solved_systems
 from hifigemm.kernels.vectors import (
     double_words,
@@ -662,6 +663,17 @@ def systems():
         yield f"{n} rows, {sides} sides", write
 
 
+def minors():
+    for n in (3, 8, 32):
+        for exchanges in (True, False):
+
+            def write(launches, n=n, exchanges=exchanges):
+                a = launches.operand(Layout((1000, n, n), torch.float64))
+                facts_of_minors(a, exchanges)
+
+            yield f"{n} rows, {'determinants' if exchanges else 'definiteness'}", write
+
+
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {
     f.__name__: f
@@ -682,6 +694,7 @@ FAMILIES = {
             thin_products,
             equilibration,
             systems,
+            minors,
         ),
     )
 }

@@ -62,16 +62,19 @@ class WideOperands:
         return np.finfo(self.dtype).dtype
 
 
-def wide_operands(**named_operands: Any) -> WideOperands:
+def wide_operands(
+    stay: Callable[..., bool] | None = None, /, **named_operands: Any
+) -> WideOperands:
     """The named operands as arrays of float64 or complex128; small ones of a device are
-    moved to the host.
+    moved to the host unless `stay` says that they stay.
 
     Raises TypeError: prepared operands, dtypes that `matmul` does not take. ValueError:
     integers that float64 does not hold.
     """
     library = library_of(*named_operands.items())
     with library.active():
-        return _converted(library, named_operands, _any_arrays(library, named_operands))
+        arrays = _any_arrays(library, named_operands)
+        return _converted(library, named_operands, arrays, stay)
 
 
 def exact_operands(

@@ -559,11 +559,12 @@ def _torch() -> Any:
 def launched(
     function: Callable[..., Any], *arrays: Array, **options: Any
 ) -> tuple[Array, ...]:
-    """What a launch function returns for contiguous device arrays."""
+    """The arrays that a launch function returns for contiguous device arrays."""
     from hifigemm.kernels.runtime.recording import run_recorded
 
     tensors = [_tensor(x).contiguous() for x in arrays]
-    return tuple(map(_array, run_recorded(function, *tensors, **options)))
+    results = run_recorded(function, *tensors, **options)
+    return tuple(map(_array, results))
 
 
 def _tensor(x: Array) -> Any:

@@ -28,7 +28,6 @@ import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import check_untraced, is_traced, opaque
-from hifigemm.engines import core
 from hifigemm.linalg.arguments import (
     Answers,
     check_hermitian,
@@ -47,8 +46,10 @@ from hifigemm.linalg.arrays import (
     product_of_numbers,
     to_device_of,
     to_host,
+    where_quick,
 )
 from hifigemm.linalg.exact import IntegerMatrix
+from hifigemm.linalg.minors import definiteness, is_real_stack
 from hifigemm.linalg.scaling import scaled, zeros_are_exact
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
@@ -140,15 +141,16 @@ def is_positive_definite(a: Any, *, return_report: bool = False) -> Any:
         check_untraced({"a": a}, return_report=return_report)
         check_square(a)
         return jax_bounds.bounds(is_positive_definite, a, lambda answers: answers, bool)
-    operands = wide_operands(a=a)
+    operands = wide_operands(is_real_stack, a=a)
     (a,) = operands.arrays
     check_square(a)
     stack = a.shape[:-2]
     with verifying(operands.library):
-        is_definite, is_known = _by_core(a)
+        is_definite, is_known = definiteness(a)
         if is_known.all() and not return_report:
             return is_definite if stack else bool(is_definite)
-        left = map(tuple, np.argwhere(~is_known).tolist())
+        left = [*map(tuple, np.argwhere(~is_known).tolist())]
+        a = where_quick(a) if left else a
         answers = Answers(stack, lambda index: _report_on(a[index]), left)
 
         def whole() -> Array:
@@ -166,15 +168,6 @@ def is_positive_definite(a: Any, *, return_report: bool = False) -> Any:
         by_core = DefinitenessReport(bool(values[index]), "elimination")
         reports[index] = answers.values.get(index, by_core)
     return result, reports if stack else reports[()]
-
-
-def _by_core(a: Array) -> core.Definiteness:
-    """The answers for small real matrices, as far as the compiled core knows them."""
-    answers = core.definiteness(a)
-    if answers is not None:
-        return answers
-    nothing = np.zeros(a.shape[:-2], bool)
-    return core.Definiteness(nothing, nothing)
 
 
 def _report_on(a: Array) -> DefinitenessReport:

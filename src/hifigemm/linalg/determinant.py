@@ -47,7 +47,7 @@ import numpy as np
 
 from hifigemm.base.exceptions import VerificationError
 from hifigemm.base.transforms import is_traced, needs_gradient, opaque
-from hifigemm.engines import core
+from hifigemm.engines.core import Neighbours
 from hifigemm.linalg.arguments import (
     Answers,
     check_square,
@@ -67,6 +67,7 @@ from hifigemm.linalg.certificate import Certificate, prove
 from hifigemm.linalg.exact import IntegerMatrix, integers_of, nearest
 from hifigemm.linalg.factors import pivoted_factors, residual_of_factors
 from hifigemm.linalg.inverse import certified_system
+from hifigemm.linalg.minors import is_real_stack, neighbours_of_determinants
 from hifigemm.linalg.rational import determinant
 from hifigemm.linalg.upward import UNIT, above, gamma, moduli
 from hifigemm.numerics.bits import LEAST, Array
@@ -197,17 +198,18 @@ def det(a: Any) -> Determinant | ComplexDeterminant:
         if a.dtype.kind == "c":
             return jax_bounds.bounds(det, a, ComplexDeterminant, complex, float, int)
         return jax_bounds.bounds(det, a, Determinant, int, float, float, int)
-    operands = exact_operands(a=a)
+    operands = exact_operands(is_real_stack, a=a)
     (a,) = operands.arrays
     check_square(a)
     stack = a.shape[:-2]
     with verifying(operands.library):
-        known = _known_determinants(a)
+        known = neighbours_of_determinants(a)
         if not stack and known.is_known:
             lower, upper = float(known.lower), float(known.upper)
             sign = (lower + upper > 0.0) - (lower + upper < 0.0)
             return Determinant(sign, lower, upper, int(known.exponent))
-        left = map(tuple, np.argwhere(~known.is_known).tolist())
+        left = [*map(tuple, np.argwhere(~known.is_known).tolist())]
+        a = where_quick(a) if left else a
         determinant_of = _of_fractions if operands.are_fractions else _determinant
         answers = Answers(stack, lambda index: determinant_of(a[index]), left)
         if not stack and answers.values:
@@ -218,17 +220,7 @@ def det(a: Any) -> Determinant | ComplexDeterminant:
         return whole
 
 
-def _known_determinants(a: Array) -> core.Neighbours:
-    """The determinants of small real matrices that the compiled core knows."""
-    neighbours = core.neighbours_of_determinants(a)
-    if neighbours is not None:
-        return neighbours
-    stack = a.shape[:-2]
-    nothing = np.zeros(stack)
-    return core.Neighbours(np.zeros(stack, bool), nothing, nothing, nothing)
-
-
-def _real_stack(answers: Answers[Any], known: core.Neighbours) -> Determinant:
+def _real_stack(answers: Answers[Any], known: Neighbours) -> Determinant:
     """The determinants of a stack as arrays."""
 
     def merged(quick: Array, name: str, default: Any, dtype: Any) -> Array:

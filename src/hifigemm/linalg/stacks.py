@@ -9,7 +9,8 @@ Scale
     A' has rows and columns in scale. B' is multiplied by powers of two so that the largest
     entry of R B' lies in [1/4, 1/2). Where |I - R A'| e <= 1/2, the solution is at most
     twice as large, so that x stays below 1, as slices of `numerics.sliced_residuals` ask.
-    R B' is at least |B'| / (3 n) then and at most 2^52, so that no bit of B' is lost.
+    R B' is about |B'| / (3 n) at least and 2^52 at most. If roundings make it much smaller,
+    the system is left, as it is where x or its radius loses a bit in the units of A and B.
 Sums
     Products by R are sums of rounded products in any order, with n roundings of a term. R
     is the result of an elimination, and trusted in nothing.
@@ -55,6 +56,8 @@ cores 1 to 2 ms.
 """
 MOST_ROWS = 32
 """Of a real system that a device solves."""
+MOST_SHIFT = 64
+"""Of the exponent of the power of two that brings R B' into scale."""
 MOST_STEPS = 5
 """Of refinement."""
 INVERSE_NORM = 2.0**52
@@ -62,8 +65,8 @@ INVERSE_NORM = 2.0**52
 largest entry of a row of A is 1/2 at least.
 """
 _UPWARD = 1.0 + 2.0**-48
-"""More than 2 roundings of sums of magnitudes, and that of the product by it; sums and
-products by it that are subnormal become no smaller.
+"""More than the roundings of two additions and of the product by this factor; subnormal sums
+are exact.
 """
 _SHARE_OF_LOW = 2.0**-51
 """More than two roundings of the second word and its margin."""
@@ -132,6 +135,7 @@ def bounds_of_systems(n: int) -> Any:
         offset_of_error=of_error[1],
         good_norm=GOOD_NORM,
         most_condition=MOST_CONDITION,
+        most_shift=MOST_SHIFT,
         most_steps=MOST_STEPS,
         sharp=SHARP[1],
         sharper=SHARP[2],
@@ -277,7 +281,7 @@ def _refined(
     step = _step(proof, matrices, b, x, np.zeros_like(x))
     steps = np.ones((len(x), 1, x.shape[2]))
     for number in range(1, MOST_STEPS):
-        # Words that may stand for a zero are none in the next step
+        # A word that its error bound reaches starts the next step as zero
         x = np.where(np.abs(step.x) <= step.error, 0.0, step.x)
         low = np.where(np.abs(step.low) <= step.error, 0.0, step.low)
         is_open = ~_is_sharp(step, SHARP[2])
@@ -293,6 +297,18 @@ def _refined(
     return step, steps
 
 
+def _rounded(step: _Step) -> tuple[Array, Array]:
+    """The radius of x alone, and whether x is the number nearest to the solution: all
+    numbers within the error of x + low round to x.
+    """
+    error = step.error + np.abs(step.left)
+    size_of_low = np.abs(step.low)
+    margin = error * _UPWARD + size_of_low * _SHARE_OF_LOW
+    is_nearest = step.x + (step.low - margin) == step.x
+    is_nearest = is_nearest & (step.x + (step.low + margin) == step.x)
+    return (error + size_of_low) * _UPWARD, is_nearest | (error == 0.0)
+
+
 def solved_systems(a: Array, b: Array) -> tuple[Array, Array, Array]:
     """(x, radius, proofs) of A x = b for stacks (batch, n, n) and (batch, n, k), as
     `solved_stack` has them.
@@ -305,22 +321,17 @@ def solved_systems(a: Array, b: Array) -> tuple[Array, Array, Array]:
     x = sums_of_products(proof.inverse, b)
     _, sizes_of_x = np.frexp(np.abs(x).max(axis=1, keepdims=True))
     shifts = -1 - sizes_of_x
+    is_in_reach = np.abs(shifts) <= MOST_SHIFT
+    is_proven = is_proven & is_in_reach.all(axis=2, keepdims=True)
     in_scale = power_of_two(shifts)
     step, steps = _refined(proof, a, b * in_scale, x * in_scale, is_proven)
     is_sharp = _is_sharp(step, SHARP[1])
     is_proven = is_proven & is_sharp.all(axis=2, keepdims=True)
 
-    # The solution lies within `error` of x + low; its nearest number is x where all numbers
-    # so close round to x
-    error = step.error + np.abs(step.left)
-    size_of_low = np.abs(step.low)
-    margin = error * _UPWARD + size_of_low * _SHARE_OF_LOW
-    is_nearest = step.x + (step.low - margin) == step.x
-    is_nearest = is_nearest & (step.x + (step.low + margin) == step.x)
-    is_nearest = (is_nearest | (error == 0.0)).all(axis=(1, 2), keepdims=True)
-    radius = (error + size_of_low) * _UPWARD
+    radius, are_nearest = _rounded(step)
+    is_nearest = are_nearest.all(axis=(1, 2), keepdims=True)
 
-    # In the units of the system as it came, where no bit is lost
+    # In the units of the system as it came, where no bit may be lost
     factors = power_of_two(exponents - shifts)
     x = step.x * factors
     scaled_radius = radius * factors

@@ -28,8 +28,8 @@ Bound
         |B - A X - q| <= u |q| + 4 u (|e_0| + |e_1| + |e_2|) + (4 n + 6) u S + n eta.
 
     Only products with x_3 may underflow, by n eta / 2 in all: all others have a factor
-    of 2^-78 or more, and entries of A in scale are zeros or at least 2^-400, with no bit
-    below 2^-452. q is the residual itself where q, the e_i and S are zeros; S is added
+    of 2^-78 or more, and entries of A in scale are zeros or at least 2^-401, with no bit
+    below 2^-453. q is the residual itself where q, the e_i and S are zeros; S is added
     in units of 2^-700, so that it is zero only where all terms are.
 References
     [OOOR12] doi:10.1007/s11075-011-9478-1.

@@ -1,10 +1,8 @@
 """Stacks of small systems, solved and proven: linalg.stacks.solved_systems.
 
-A program has some systems, and goes over their right sides one by one. Its arrays are those
-of the twin, padded to a power of two of rows: matrices have the axes systems, rows and
-columns, and a vector lies along the rows or along the columns. The inverses are those of an
-elimination. Sums are made in another order than those of the twin, which changes bounds by
-some roundings, and no number that is certain to be the nearest one.
+A program has some systems, in tiles as tiles.py has them, and goes over their right sides
+one by one. Sums are made in another order than in the twin: bounds differ by some
+roundings, and solutions of status 2 are equal.
 """
 
 # Kernels are untyped.
@@ -21,10 +19,21 @@ import triton.language as tl
 from hifigemm.kernels.runtime.buffers import Buffer
 from hifigemm.kernels.runtime.common import power_of_two, two_sum
 from hifigemm.kernels.runtime.launch import Launch
-from hifigemm.kernels.vectors.statistics import exponent_or, magnitude_bits
-from hifigemm.numerics.equilibration import MODERATE
+from hifigemm.kernels.systems.tiles import (
+    all_hold,
+    along_columns,
+    along_rows,
+    are_moderate,
+    column_of,
+    exponent,
+    in_scale,
+    pivot_of,
+    row_of,
+    tile_of,
+    times,
+    with_rows_exchanged,
+)
 
-_MODERATE = tl.constexpr(MODERATE)
 _UNIT = tl.constexpr(2.0**-53)
 
 
@@ -53,9 +62,11 @@ class Bounds:
     offset_of_update: float
     factor_of_error: float
     offset_of_error: float
-    # limits of |I - R A|, of the condition and of the number of steps
+    # limits of |I - R A|, of the condition, of the exponent that brings R B into scale and
+    # of the number of steps
     good_norm: float
     most_condition: float
+    most_shift: int
     most_steps: int
     # parts of an entry, and of the largest one, that an error may be
     sharp: float
@@ -67,43 +78,6 @@ class Bounds:
 
 
 @triton.jit
-def _along_columns(x):
-    """A vector along the rows as one along the columns."""
-    return tl.permute(x, (0, 2, 1))
-
-
-@triton.jit
-def _times(a, x):
-    """A x along the rows, x along the columns."""
-    return tl.sum(a * x, axis=2, keep_dims=True)
-
-
-@triton.jit
-def _hold(conditions):
-    """True for a system where a condition holds for all of its rows."""
-    return tl.min(conditions.to(tl.int32), axis=1, keep_dims=True) > 0
-
-
-@triton.jit
-def _exponent(x):
-    """Smallest e with x < 2**e, and 0 for a zero."""
-    return exponent_or(magnitude_bits(x), 0)
-
-
-@triton.jit
-def _are_moderate(x):
-    """True for zeros and moderate numbers."""
-    size = tl.abs(x)
-    return ((size <= _MODERATE) & (size >= 1.0 / _MODERATE)) | (size == 0.0)
-
-
-@triton.jit
-def _row_of(a, is_row):
-    """The row of each matrix for which a condition holds, along the columns."""
-    return tl.sum(tl.where(is_row, a, 0.0), axis=1, keep_dims=True)
-
-
-@triton.jit
 def _inverse(a, rows, columns, n):
     """R by elimination with the largest pivot of each column."""
     rest = a
@@ -111,28 +85,19 @@ def _inverse(a, rows, columns, n):
     inverse = tl.broadcast_to(inverse, a.shape)
     for p in range(n):
         # The row with the largest pivot changes places with row p
-        column = tl.sum(tl.where(columns == p, rest, 0.0), axis=2, keep_dims=True)
-        sizes = tl.abs(column)
-        may_be_pivot = (rows >= p) & (sizes >= 0.0)
-        sizes = tl.where(may_be_pivot, sizes, -1.0)
-        pivot = tl.argmax(sizes, axis=1, keep_dims=True)
-        is_pivot = rows == pivot
         is_p = rows == p
-        pivot_row = _row_of(rest, is_pivot)
-        pivot_row_of_inverse = _row_of(inverse, is_pivot)
-        rest = tl.where(is_pivot, _row_of(rest, is_p), rest)
-        inverse = tl.where(is_pivot, _row_of(inverse, is_p), inverse)
-        column = tl.where(is_pivot, _row_of(column, is_p), column)
+        is_column = columns == p
+        is_pivot = rows == pivot_of(column_of(rest, is_column), rows, p)
+        rest = with_rows_exchanged(rest, is_pivot, is_p)
+        inverse = with_rows_exchanged(inverse, is_pivot, is_p)
 
         # It is divided by the pivot, and the others lose their entry in column p
-        pivot = tl.sum(tl.where(columns == p, pivot_row, 0.0), axis=2, keep_dims=True)
-        factor = 1.0 / pivot
-        pivot_row = pivot_row * factor
-        pivot_row_of_inverse = pivot_row_of_inverse * factor
-        rest = tl.where(is_p, pivot_row, rest - column * pivot_row)
-        inverse = tl.where(
-            is_p, pivot_row_of_inverse, inverse - column * pivot_row_of_inverse
-        )
+        column = column_of(rest, is_column)
+        factor = 1.0 / row_of(column, is_p)
+        row = row_of(rest, is_p) * factor
+        row_of_inverse = row_of(inverse, is_p) * factor
+        rest = tl.where(is_p, row, rest - column * row)
+        inverse = tl.where(is_p, row_of_inverse, inverse - column * row_of_inverse)
     return inverse
 
 
@@ -152,64 +117,64 @@ def _residual(a, b, x, low, BOUNDS: tl.constexpr):
     STEP_2: tl.constexpr = STEP * STEP
     STEP_3: tl.constexpr = STEP * STEP * STEP
     # X in slices, the last one rounded
-    x1 = _cut(x, STEP)
-    left = x - x1
-    x2 = _cut(left, STEP_2)
-    left, error_of_left = two_sum(left - x2, low)
-    x3 = _cut(left, STEP_3)
-    x4 = (left - x3) + error_of_left
+    x0 = _cut(x, STEP)
+    left = x - x0
+    x1 = _cut(left, STEP_2)
+    left, error_of_left = two_sum(left - x1, low)
+    x2 = _cut(left, STEP_3)
+    x3 = (left - x2) + error_of_left
 
-    # -A in slices, and what these leave
+    # -A in slices, and what they leave
     minus = -a
-    a1 = _cut(minus, STEP)
-    left_by_one = minus - a1
-    a2 = _cut(left_by_one, STEP_2)
-    left_by_two = left_by_one - a2
-    a3 = _cut(left_by_two, STEP_3)
-    left_by_three = left_by_two - a3
+    a0 = _cut(minus, STEP)
+    left_by_one = minus - a0
+    a1 = _cut(left_by_one, STEP_2)
+    left_by_two = left_by_one - a1
+    a2 = _cut(left_by_two, STEP_3)
+    a3 = left_by_two - a2
 
     # What exact sums cancel to, and the digits that are left
-    last = left_by_three * x1 + left_by_two * x2 + left_by_one * x3 + minus * x4
+    last = a3 * x0 + left_by_two * x1 + left_by_one * x2 + minus * x3
     low_digits = tl.sum(last, axis=2, keep_dims=True)
-    q, error = two_sum(b, _times(a1, x1))
+    q, error = two_sum(b, times(a0, x0))
     low_digits += error
     rounded = tl.abs(error)
-    q, error = two_sum(q, tl.sum(a2 * x1 + a1 * x2, axis=2, keep_dims=True))
+    q, error = two_sum(q, tl.sum(a1 * x0 + a0 * x1, axis=2, keep_dims=True))
     low_digits += error
     rounded += tl.abs(error)
-    q, error = two_sum(q, tl.sum(a3 * x1 + a2 * x2 + a1 * x3, axis=2, keep_dims=True))
+    q, error = two_sum(q, tl.sum(a2 * x0 + a1 * x1 + a0 * x2, axis=2, keep_dims=True))
     low_digits += error
     rounded += tl.abs(error)
     q += low_digits
 
     # Their bound, and where nothing was rounded
-    sizes = tl.abs(left_by_three) * BOUNDS.unit_of_matrix
-    terms = sizes * (tl.abs(x1) * BOUNDS.unit_of_solution)
-    sizes = tl.abs(left_by_two) * BOUNDS.unit_of_matrix
-    terms += sizes * (tl.abs(x2) * BOUNDS.unit_of_solution)
-    sizes = tl.abs(left_by_one) * BOUNDS.unit_of_matrix
-    terms += sizes * (tl.abs(x3) * BOUNDS.unit_of_solution)
-    sizes = tl.abs(minus) * BOUNDS.unit_of_matrix
-    terms += sizes * (tl.abs(x4) * BOUNDS.unit_of_solution)
+    terms = _sizes_of_terms(a3, x0, BOUNDS) + _sizes_of_terms(left_by_two, x1, BOUNDS)
+    terms += _sizes_of_terms(left_by_one, x2, BOUNDS)
+    terms += _sizes_of_terms(minus, x3, BOUNDS)
     terms = tl.sum(terms, axis=2, keep_dims=True)
-    is_zero = _hold(((tl.abs(q) + rounded) + terms) == 0.0)
+    is_zero = all_hold(((tl.abs(q) + rounded) + terms) == 0.0)
     errors = rounded * BOUNDS.share_of_digits + terms * BOUNDS.share_of_terms
     return q, errors + BOUNDS.underflows_of_residual, is_zero
 
 
 @triton.jit
-def _step(system, b, x, low, BOUNDS: tl.constexpr):
+def _sizes_of_terms(a, x, BOUNDS: tl.constexpr):
+    """|A||X| in the units of both."""
+    return (tl.abs(a) * BOUNDS.unit_of_matrix) * (tl.abs(x) * BOUNDS.unit_of_solution)
+
+
+@triton.jit
+def _step(proof, b, x, low, BOUNDS: tl.constexpr):
     """Twin: linalg.stacks._step. (x, low, left, error), along the rows as b, x and
     `low` are.
     """
-    a, inverse, row_bounds, norm, is_row = system
-    along = _along_columns(x), _along_columns(low)
-    q, errors, is_zero = _residual(a, b, along[0], along[1], BOUNDS)
+    a, inverse, row_bounds, norm, is_row = proof
+    q, errors, is_zero = _residual(a, b, along_columns(x), along_columns(low), BOUNDS)
 
     # The update R q, and its error
-    d = _times(inverse, _along_columns(q))
+    d = times(inverse, along_columns(q))
     sizes = tl.abs(q) * (BOUNDS.gamma + _UNIT) + errors
-    images = _times(tl.abs(inverse), _along_columns(sizes))
+    images = times(tl.abs(inverse), along_columns(sizes))
     error_of_d = images * BOUNDS.factor_of_update + BOUNDS.offset_of_update
     y = tl.abs(d) + error_of_d
     largest_error = tl.max(y, axis=1, keep_dims=True) / (1.0 - norm)
@@ -218,7 +183,7 @@ def _step(system, b, x, low, BOUNDS: tl.constexpr):
     error = tl.where(is_zero | ~is_row, 0.0, error)
 
     # Slices of larger numbers are not exact
-    has_bound = _hold(tl.abs(x) <= 1.0)
+    has_bound = all_hold(tl.abs(x) <= 1.0)
     error = tl.where(has_bound, error, float("nan"))
     low, left = two_sum(low, d)
     x, low = two_sum(x, low)
@@ -230,7 +195,7 @@ def _is_sharp(x, error, SHARE: tl.constexpr, NEGLIGIBLE: tl.constexpr):
     """Twin: linalg.stacks._is_sharp."""
     sizes = tl.abs(x)
     negligible = tl.max(sizes, axis=1, keep_dims=True) * NEGLIGIBLE
-    return _hold(error <= tl.maximum(sizes * SHARE, negligible))
+    return all_hold(error <= tl.maximum(sizes * SHARE, negligible))
 
 
 @triton.jit
@@ -246,23 +211,23 @@ def _are_open(x, low, error, is_proven, IS_FIRST: tl.constexpr, BOUNDS: tl.const
     if IS_FIRST:
         is_same = _without_zeros(x, error) == x
         is_same = is_same & (_without_zeros(low, error) == low)
-        is_open = is_open | ~_hold(is_same)
+        is_open = is_open | ~all_hold(is_same)
     return is_open & is_proven
 
 
 @triton.jit
-def _refined(system, b, x, is_proven, BOUNDS: tl.constexpr):
+def _refined(proof, b, x, is_proven, BOUNDS: tl.constexpr):
     """Twin: linalg.stacks._refined. (x, low, left, error, steps)."""
-    x, low, left, error = _step(system, b, x, tl.zeros_like(x), BOUNDS)
+    x, low, left, error = _step(proof, b, x, tl.zeros_like(x), BOUNDS)
     is_open = _are_open(x, low, error, is_proven, True, BOUNDS)
     steps = tl.full(is_open.shape, 1.0, tl.float64)
     number = 1
     while (number < BOUNDS.most_steps) & (tl.max(is_open.to(tl.int32)) > 0):
-        # Words that may stand for a zero are none in this step
+        # A word that its error bound reaches starts the step as zero
         start = _without_zeros(x, error)
         start_low = _without_zeros(low, error)
         next_x, next_low, next_left, next_error = _step(
-            system, b, start, start_low, BOUNDS
+            proof, b, start, start_low, BOUNDS
         )
         x = tl.where(is_open, next_x, x)
         low = tl.where(is_open, next_low, low)
@@ -272,6 +237,17 @@ def _refined(system, b, x, is_proven, BOUNDS: tl.constexpr):
         is_open = _are_open(x, low, error, is_proven, False, BOUNDS)
         number += 1
     return x, low, left, error, steps
+
+
+@triton.jit
+def _rounded(x, low, left, error, BOUNDS: tl.constexpr):
+    """Twin: linalg.stacks._rounded. (radius, is_nearest)."""
+    error = error + tl.abs(left)
+    size_of_low = tl.abs(low)
+    margin = error * BOUNDS.upward + size_of_low * BOUNDS.share_of_low
+    is_nearest = x + (low - margin) == x
+    is_nearest = is_nearest & (x + (low + margin) == x)
+    return (error + size_of_low) * BOUNDS.upward, is_nearest | (error == 0.0)
 
 
 @triton.jit(do_not_specialize=["count", "sides"])
@@ -292,84 +268,73 @@ def solved_systems_kernel(
     next power of two.
     """
     N: tl.constexpr = BOUNDS.rows
-    system = tl.program_id(0) * SYSTEMS + tl.arange(0, SYSTEMS)[:, None, None]
+    first = tl.program_id(0).to(tl.int64) * SYSTEMS
+    system = first + tl.arange(0, SYSTEMS)[:, None, None]
     rows = tl.arange(0, ROWS)[None, :, None]
     columns = tl.arange(0, ROWS)[None, None, :]
     is_system = system < count
     is_row = rows < N
-    system = system.to(tl.int64)
 
-    # A in scale. Systems beyond the last one are zeros
+    # Systems beyond the last one are zeros. The unknowns of columns are the rows of X
     entries = a + (system * N + rows) * N + columns
     matrix = tl.load(entries, mask=is_system & is_row & (columns < N), other=0.0)
-    is_moderate = tl.min(_are_moderate(matrix).to(tl.int32), axis=2, keep_dims=True)
-    is_proven = _hold(is_moderate)
-    largest = tl.max(tl.abs(matrix), axis=2, keep_dims=True)
-    row_in_scale = power_of_two(-_exponent(largest))
-    matrix = matrix * row_in_scale
-    column_exponents = _exponent(tl.max(tl.abs(matrix), axis=1, keep_dims=True))
-    matrix = matrix * power_of_two(-column_exponents)
-    # The unknowns of columns are the rows of X
-    column_exponents = tl.permute(column_exponents, (0, 2, 1))
+    is_proven = all_hold(are_moderate(matrix))
+    matrix, row_exponents, column_exponents = in_scale(matrix)
+    row_in_scale = power_of_two(-row_exponents)
+    column_exponents = along_rows(column_exponents)
 
     # The proof
     inverse = _inverse(matrix, rows, columns, N)
     row_sums = tl.sum(tl.abs(matrix), axis=2, keep_dims=True)
-    images = _times(tl.abs(inverse), _along_columns(row_sums))
+    images = times(tl.abs(inverse), along_columns(row_sums))
     deviations = tl.zeros((SYSTEMS, ROWS, 1), tl.float64)
     for j in range(N):
-        is_column = columns == j
-        column = tl.sum(tl.where(is_column, matrix, 0.0), axis=2, keep_dims=True)
-        deviation = _times(inverse, _along_columns(column)) - (rows == j).to(tl.float64)
+        column = along_columns(column_of(matrix, columns == j))
+        deviation = times(inverse, column) - (rows == j).to(tl.float64)
         deviations += tl.abs(deviation)
     terms = deviations + BOUNDS.gamma * images + _UNIT
     row_bounds = terms * BOUNDS.factor_of_contraction + BOUNDS.offset_of_contraction
     # NaN is no bound
     is_good = (row_bounds < BOUNDS.good_norm) & (images <= BOUNDS.most_condition)
-    is_proven = is_proven & _hold(is_good | ~is_row)
+    is_proven = is_proven & all_hold(is_good | ~is_row)
     norm = tl.max(row_bounds, axis=1, keep_dims=True)
     condition = tl.max(images, axis=1, keep_dims=True)
     proof = (matrix, inverse, row_bounds, norm, is_row)
 
     are_proven = is_proven
-    are_nearest = is_proven
-    most_steps = tl.full((SYSTEMS, 1, 1), 1.0, tl.float64)
+    are_nearest = tl.full((SYSTEMS, 1, 1), True, tl.int1)
+    steps_of_system = tl.full((SYSTEMS, 1, 1), 1.0, tl.float64)
     for side in range(sides):
         # B in scale: its column, then so that R B lies in [1/4, 1/2)
         place = (system * N + rows) * sides + side
         right = tl.load(b + place, mask=is_system & is_row, other=0.0)
-        are_proven = are_proven & _hold(_are_moderate(right))
+        are_proven = are_proven & all_hold(are_moderate(right))
         right = right * row_in_scale
-        column = _exponent(tl.max(tl.abs(right), axis=1, keep_dims=True))
-        right = right * power_of_two(-column)
-        start = _times(inverse, _along_columns(right))
-        shift = -1 - _exponent(tl.max(tl.abs(start), axis=1, keep_dims=True))
-        in_scale = power_of_two(shift)
+        side_exponent = exponent(tl.max(tl.abs(right), axis=1, keep_dims=True))
+        right = right * power_of_two(-side_exponent)
+        start = times(inverse, along_columns(right))
+        shift = -1 - exponent(tl.max(tl.abs(start), axis=1, keep_dims=True))
+        are_proven = are_proven & (tl.abs(shift) <= BOUNDS.most_shift)
+        in_unit = power_of_two(shift)
         high, low, left, error, steps = _refined(
-            proof, right * in_scale, start * in_scale, is_proven, BOUNDS
+            proof, right * in_unit, start * in_unit, is_proven, BOUNDS
         )
         is_sharp = _is_sharp(high, error, BOUNDS.sharp, BOUNDS.negligible)
         are_proven = are_proven & is_sharp
-        most_steps = tl.maximum(most_steps, steps)
+        steps_of_system = tl.maximum(steps_of_system, steps)
 
-        # The nearest number is `high` where all numbers so close round to it
-        error = error + tl.abs(left)
-        size_of_low = tl.abs(low)
-        margin = error * BOUNDS.upward + size_of_low * BOUNDS.share_of_low
-        is_nearest = high + (low - margin) == high
-        is_nearest = is_nearest & (high + (low + margin) == high)
-        are_nearest = are_nearest & _hold(is_nearest | (error == 0.0))
+        radius_in_unit, is_nearest = _rounded(high, low, left, error, BOUNDS)
+        are_nearest = are_nearest & all_hold(is_nearest)
 
         # In the units of the system as it came, where no bit is lost
-        exponent = column - column_exponents - shift
-        factor = power_of_two(exponent)
-        back = power_of_two(-exponent)
-        radius_in_scale = (error + size_of_low) * BOUNDS.upward
+        e = side_exponent - column_exponents - shift
+        factor = power_of_two(e)
+        back = power_of_two(-e)
         x_of_system = high * factor
-        radius_of_system = radius_in_scale * factor
+        radius_of_system = radius_in_unit * factor
         is_exact = x_of_system * back == high
-        is_exact = is_exact & (radius_of_system * back == radius_in_scale)
-        are_proven = are_proven & _hold(is_exact | ~is_row)
+        is_exact = is_exact & (radius_of_system * back == radius_in_unit)
+        are_proven = are_proven & all_hold(is_exact | ~is_row)
         tl.store(x + place, x_of_system, mask=is_system & is_row)
         tl.store(radius + place, radius_of_system, mask=is_system & is_row)
 
@@ -378,7 +343,7 @@ def solved_systems_kernel(
     tl.store(facts, status, mask=is_system)
     tl.store(facts + 1, condition, mask=is_system)
     tl.store(facts + 2, norm, mask=is_system)
-    tl.store(facts + 3, most_steps, mask=is_system)
+    tl.store(facts + 3, steps_of_system, mask=is_system)
 
 
 _launch = Launch(solved_systems_kernel)
@@ -401,15 +366,12 @@ def solved_systems(
     proofs : shape (batch, 4)
     """
     batch, n, sides = b.shape
-    rows = triton.next_power_of_2(n)
-    # Entries of a matrix in each thread of a warp: quickest on an H200
-    entries = 32 * (4 if n <= 4 else 8)
-    systems = max(entries // rows**2, 1)
+    tile = tile_of(n)
     x = b.launches.empty(b.shape, torch.float64)
     radius = b.launches.empty(b.shape, torch.float64)
     proofs = b.launches.empty((batch, 4), torch.float64)
     _launch(
-        (triton.cdiv(batch, systems),),
+        (triton.cdiv(batch, tile.systems),),
         a,
         b,
         x,
@@ -418,9 +380,9 @@ def solved_systems(
         batch,
         sides,
         BOUNDS=bounds,
-        SYSTEMS=systems,
-        ROWS=rows,
-        num_warps=max(rows**2 // entries, 1),
+        SYSTEMS=tile.systems,
+        ROWS=tile.rows,
+        num_warps=tile.warps,
         enable_fp_fusion=False,
     )
     return x, radius, proofs

@@ -1,0 +1,81 @@
+"""Determinants and definiteness of small real matrices: by the compiled core, and of stacks
+on a device by a kernel, of which the core takes what is not certain.
+
+The theorem and its bounds are in core/small_factors.c, and kernels/systems/small_minors.py
+is its twin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hifigemm.engines import core
+from hifigemm.engines.core import Definiteness, Neighbours
+from hifigemm.linalg.arrays import launched, to_host
+from hifigemm.linalg.stacks import is_stack
+from hifigemm.numerics.bits import Array
+
+Known = TypeVar("Known", Neighbours, Definiteness)
+
+
+def is_real_stack(a: Array) -> bool:
+    """True if a device tells the determinants of a stack, and which matrices are positive
+    definite.
+    """
+    return a.dtype.kind == "f" and is_stack(a)
+
+
+def neighbours_of_determinants(a: Array) -> Neighbours:
+    """The neighbours among doubles of the determinants that are known, equal where a
+    determinant is a double, on the host.
+    """
+    if is_real_stack(a):
+        facts = _facts_of_stack(a, exchanges=True)
+        is_known = facts[..., 0] > 0.0
+        known = Neighbours(is_known, *(facts[..., i] for i in (1, 2, 3)))
+        return _completed(a, known, core.neighbours_of_determinants)
+    by_core = core.neighbours_of_determinants(a)
+    if by_core is not None:
+        return by_core
+    nothing = np.zeros(a.shape[:-2])
+    return Neighbours(nothing.astype(bool), nothing, nothing, nothing)
+
+
+def definiteness(a: Array) -> Definiteness:
+    """Which matrices are symmetric and positive definite, and of which that is known, on
+    the host.
+    """
+    if is_real_stack(a):
+        answers = _facts_of_stack(a, exchanges=False)[..., 0]
+        known = Definiteness(answers == 1.0, answers < 2.0)
+        return _completed(a, known, core.definiteness)
+    by_core = core.definiteness(a)
+    if by_core is not None:
+        return by_core
+    nothing = np.zeros(a.shape[:-2], bool)
+    return Definiteness(nothing, nothing)
+
+
+def _facts_of_stack(a: Array, exchanges: bool) -> Array:
+    """Four facts of each matrix, by the kernel."""
+    from hifigemm.kernels.systems.small_minors import facts_of_minors
+
+    *stack, n, _ = a.shape
+    matrices = a.reshape(math.prod(stack), n, n)
+    (facts,) = launched(facts_of_minors, matrices, exchanges=exchanges)
+    return to_host(facts).reshape(*stack, 4)
+
+
+def _completed(a: Array, known: Known, by_core: Callable[[Array], Any]) -> Known:
+    """What is known, with what the core knows of other matrices."""
+    left = np.nonzero(~known.is_known)
+    if len(left[0]):
+        others = by_core(to_host(a[left]))
+        if others is not None:
+            for array, values in zip(known, others, strict=True):
+                array[left] = values
+    return known
