@@ -597,6 +597,24 @@ def test_what_the_device_leaves_is_solved_by_the_core(monkeypatch, accuracy):
 
 
 @pytest.mark.usefixtures("on_device")
+def test_any_number_of_systems_may_be_left(monkeypatch):
+    solved_stack = solution.solved_stack
+
+    def leaving_all(a, b):
+        stack = solved_stack(a, b)
+        stack.proofs[..., 0] = 0.0
+        return stack
+
+    monkeypatch.setattr(solution, "solved_stack", leaving_all)
+    rng = np.random.default_rng(23)
+    a = rng.standard_normal((2, 2500, 1, 1))
+    b = rng.standard_normal((2, 2500, 1, 1))
+    x, radius = solved(linalg.solve, a, b)
+    assert (x == b / a).all()
+    assert (radius <= np.spacing(np.abs(x))).all()
+
+
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("accuracy", [None, "correct"])
 def test_what_is_left_goes_the_general_way(accuracy):
     rng = np.random.default_rng(14)

@@ -74,7 +74,8 @@ def _completed(a: Array, known: Known, by_core: Callable[[Array], Any]) -> Known
     """What is known, with what the core knows of other matrices."""
     left = np.nonzero(~known.is_known)
     if len(left[0]):
-        others = by_core(to_host(a[left]))
+        matrices = a[tuple(to_device_of(a, i) for i in left)]
+        others = by_core(to_host(matrices))
         if others is not None:
             for array, values in zip(known, others, strict=True):
                 array[left] = values

@@ -351,11 +351,11 @@ def _solved_by_device(
     solved = solved_stack(a, b)
     is_left = solved.proofs[..., 0] < least_status
     if bool(is_left.any()):
-        left = np.nonzero(to_host(is_left))
+        left = tuple(to_device_of(a, i) for i in np.nonzero(to_host(is_left)))
         by_core = solve(to_host(a[left]), to_host(b[left]))
         if by_core is not None:
             for array, values in zip(solved, by_core, strict=True):
-                array[left] = values
+                array[left] = to_device_of(array, values)
     return solved
 
 

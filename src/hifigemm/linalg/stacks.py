@@ -135,7 +135,7 @@ def bounds_of_systems(n: int) -> Any:
         offset_of_error=of_error[1],
         good_norm=GOOD_NORM,
         most_condition=MOST_CONDITION,
-        most_shift=MOST_SHIFT,
+        most_unit=2.0**MOST_SHIFT,
         most_steps=MOST_STEPS,
         sharp=SHARP[1],
         sharper=SHARP[2],

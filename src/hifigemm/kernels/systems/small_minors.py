@@ -28,6 +28,7 @@ from hifigemm.kernels.systems.tiles import (
     column_of,
     in_scale,
     pivot_of,
+    power_below,
     row_of,
     tile_of,
     times,
@@ -194,21 +195,20 @@ def _product_of_pivots(high, low, sign, m, rows, columns, N: tl.constexpr):
     """
     x = sign
     y = tl.zeros_like(sign)
-    exponent = tl.zeros_like(m)
+    biased = tl.zeros_like(m)
     for k in range(N):
         is_pivot = (rows == k) & (columns == k)
         pivot = row_of(column_of(high, is_pivot), rows == k)
         pivot_low = row_of(column_of(low, is_pivot), rows == k)
         product, error = two_product(x, pivot)
         error += x * pivot_low + y * pivot
-        shift = biased_exponent(product) - 1023
-        back = power_of_two(-shift)
+        back = 1.0 / power_below(product)
         total = product + error
         is_counted = m > k
         x = tl.where(is_counted, total * back, x)
         y = tl.where(is_counted, (error - (total - product)) * back, y)
-        exponent += tl.where(is_counted, shift, 0)
-    return x, y, exponent
+        biased += tl.where(is_counted, biased_exponent(product), 0)
+    return x, y, biased - 1023 * m
 
 
 @triton.jit
@@ -266,8 +266,9 @@ def small_minors_kernel(
     matrix = tl.load(start + rows * N + columns, mask=is_entry, other=0.0)
     is_moderate = all_hold(are_moderate(matrix))
     scaled, of_rows, of_columns = in_scale(matrix)
-    of_scales = tl.sum(of_rows, axis=1, keep_dims=True)
-    of_scales += tl.sum(of_columns, axis=2, keep_dims=True)
+    biased = tl.sum(biased_exponent(of_rows), axis=1, keep_dims=True)
+    biased += tl.sum(biased_exponent(of_columns), axis=2, keep_dims=True)
+    of_scales = biased - 2 * ROWS * 1023
 
     high, low, errors, sign, m = _factors(scaled, rows, columns, N, EXCHANGES)
     is_row = rows < m

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.common import power_of_two, two_sum
+from hifigemm.kernels.runtime.common import two_sum
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.systems.tiles import (
     all_hold,
@@ -25,9 +25,9 @@ from hifigemm.kernels.systems.tiles import (
     along_rows,
     are_moderate,
     column_of,
-    exponent,
     in_scale,
     pivot_of,
+    power_above,
     row_of,
     tile_of,
     times,
@@ -62,11 +62,11 @@ class Bounds:
     offset_of_update: float
     factor_of_error: float
     offset_of_error: float
-    # limits of |I - R A|, of the condition, of the exponent that brings R B into scale and
-    # of the number of steps
+    # limits of |I - R A|, of the condition, of the power of two that brings R B into scale
+    # and of the number of steps
     good_norm: float
     most_condition: float
-    most_shift: int
+    most_unit: float
     most_steps: int
     # parts of an entry, and of the largest one, that an error may be
     sharp: float
@@ -279,9 +279,9 @@ def solved_systems_kernel(
     entries = a + (system * N + rows) * N + columns
     matrix = tl.load(entries, mask=is_system & is_row & (columns < N), other=0.0)
     is_proven = all_hold(are_moderate(matrix))
-    matrix, row_exponents, column_exponents = in_scale(matrix)
-    row_in_scale = power_of_two(-row_exponents)
-    column_exponents = along_rows(column_exponents)
+    matrix, of_rows, of_columns = in_scale(matrix)
+    row_in_scale = 1.0 / of_rows
+    of_unknowns = 1.0 / along_rows(of_columns)
 
     # The proof
     inverse = _inverse(matrix, rows, columns, N)
@@ -310,12 +310,14 @@ def solved_systems_kernel(
         right = tl.load(b + place, mask=is_system & is_row, other=0.0)
         are_proven = are_proven & all_hold(are_moderate(right))
         right = right * row_in_scale
-        side_exponent = exponent(tl.max(tl.abs(right), axis=1, keep_dims=True))
-        right = right * power_of_two(-side_exponent)
+        of_side = power_above(tl.max(tl.abs(right), axis=1, keep_dims=True))
+        right = right * (1.0 / of_side)
         start = times(inverse, along_columns(right))
-        shift = -1 - exponent(tl.max(tl.abs(start), axis=1, keep_dims=True))
-        are_proven = are_proven & (tl.abs(shift) <= BOUNDS.most_shift)
-        in_unit = power_of_two(shift)
+        in_unit = 0.5 / power_above(tl.max(tl.abs(start), axis=1, keep_dims=True))
+        is_in_reach = (in_unit <= BOUNDS.most_unit) & (
+            in_unit >= 1.0 / BOUNDS.most_unit
+        )
+        are_proven = are_proven & is_in_reach
         high, low, left, error, steps = _refined(
             proof, right * in_unit, start * in_unit, is_proven, BOUNDS
         )
@@ -327,9 +329,8 @@ def solved_systems_kernel(
         are_nearest = are_nearest & all_hold(is_nearest)
 
         # In the units of the system as it came, where no bit is lost
-        e = side_exponent - column_exponents - shift
-        factor = power_of_two(e)
-        back = power_of_two(-e)
+        factor = (of_side / in_unit) * of_unknowns
+        back = 1.0 / factor
         x_of_system = high * factor
         radius_of_system = radius_in_unit * factor
         is_exact = x_of_system * back == high

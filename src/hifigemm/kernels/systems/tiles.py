@@ -14,11 +14,12 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from hifigemm.kernels.runtime.common import power_of_two
-from hifigemm.kernels.vectors.statistics import exponent_or, magnitude_bits
+from hifigemm.kernels.vectors.statistics import magnitude_bits
 from hifigemm.numerics.equilibration import MODERATE
 
 _MODERATE = tl.constexpr(MODERATE)
+_EXPONENT = tl.constexpr(0x7FF << 52)
+"""The bits of the exponent of a float64."""
 
 
 class Tile(NamedTuple):
@@ -77,9 +78,20 @@ def all_hold(conditions):
 
 
 @triton.jit
-def exponent(x):
-    """Smallest e with x < 2**e, and 0 for a zero."""
-    return exponent_or(magnitude_bits(x), 0)
+def power_below(x):
+    """The largest power of two that is no larger than a normal x > 0; 0 for a zero."""
+    bits = magnitude_bits(x) & _EXPONENT
+    return bits.to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def power_above(x):
+    """The smallest power of two that is larger than a normal x > 0; 1 for a zero.
+
+    Powers are numbers and not exponents: of sums of exponents and constants LLVM makes
+    pairs of INT16, in which ptxas 12.8 and 12.9 may lose a constant.
+    """
+    return tl.where(x == 0.0, 1.0, 2.0 * power_below(x))
 
 
 @triton.jit
@@ -91,13 +103,13 @@ def are_moderate(x):
 
 @triton.jit
 def in_scale(a):
-    """Twin: numerics.equilibration.stack_in_scale, for matrices alone. (A', s, t) with
-    A = 2^s A' 2^t, s along the rows and t along the columns.
+    """Twin: numerics.equilibration.stack_in_scale, for matrices alone. (A', D, E) with
+    A = D A' E, and the powers of two D along the rows and E along the columns.
     """
-    of_rows = exponent(tl.max(tl.abs(a), axis=2, keep_dims=True))
-    a = a * power_of_two(-of_rows)
-    of_columns = exponent(tl.max(tl.abs(a), axis=1, keep_dims=True))
-    return a * power_of_two(-of_columns), of_rows, of_columns
+    of_rows = power_above(tl.max(tl.abs(a), axis=2, keep_dims=True))
+    a = a * (1.0 / of_rows)
+    of_columns = power_above(tl.max(tl.abs(a), axis=1, keep_dims=True))
+    return a * (1.0 / of_columns), of_rows, of_columns
 
 
 @triton.jit
