@@ -15,7 +15,7 @@ import numpy as np
 
 from hifigemm.engines import core
 from hifigemm.engines.core import Definiteness, Neighbours
-from hifigemm.linalg.arrays import launched, to_host
+from hifigemm.linalg.arrays import launched, to_device_of, to_host
 from hifigemm.linalg.stacks import is_stack
 from hifigemm.numerics.bits import Array
 
