@@ -82,15 +82,15 @@ def small_systems(rng):
     return a, b
 
 
-def mixed_stacks(seed):
-    """Stacks of systems of all families that have the same shape."""
+def mixed_stacks(seed, rows=32):
+    """Stacks of systems of all families that have the same shape, up to so many rows."""
     rng = np.random.default_rng([31, seed])
     draws = [*REAL.values()] * 2 + [small_systems] * 60
     by_shape = defaultdict(list)
     for i in rng.permutation(len(draws)):
         a, b = (np.asarray(x, float) for x in draws[i](rng))
         b = b[:, None] if b.ndim == 1 else b
-        if len(a) <= 32:
+        if len(a) <= rows:
             by_shape[b.shape].append((a, b))
             by_shape[a.shape].append((a, np.eye(len(a))))
     for systems in by_shape.values():
@@ -99,13 +99,15 @@ def mixed_stacks(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_radius_misses_and_the_nearest_numbers_are_the_nearest(seed):
-    judge(solved_plainly, seed)
+    assert (judge(solved_plainly, seed) > 20).all()
 
 
-def judge(solve_stack, seed):
-    """Solutions of systems of all families lie within their radii."""
+def judge(solve_stack, seed, rows=32):
+    """Solutions of systems of all families lie within their radii; how many systems have
+    each status.
+    """
     statuses = np.zeros(3, int)
-    for a, b in mixed_stacks(seed):
+    for a, b in mixed_stacks(seed, rows):
         x, radius, proofs = solve_stack(a, b)
         for i, (status, condition, norm, steps) in enumerate(proofs.tolist()):
             statuses[int(status)] += 1
@@ -121,7 +123,7 @@ def judge(solve_stack, seed):
             assert 1.0 <= steps <= stacks.MOST_STEPS
             if status == 2.0:
                 assert wrong(x[i], parts) == 0
-    assert (statuses > 20).all()
+    return statuses
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 16, 32])

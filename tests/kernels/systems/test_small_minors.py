@@ -99,10 +99,11 @@ FAMILIES = [
 
 @pytest.mark.parametrize(
     ("draw", "n"),
-    [*product(FAMILIES, [1, 2, 3, 4, 5, 8]), (normal, 13), (nearly_definite, 32)],
+    [*product(FAMILIES, [1, 2, 3, 5]), (gram, 8), (normal, 13), (nearly_definite, 32)],
 )
 def test_answers_are_those_of_the_core(draw, n):
-    a = draw(np.random.default_rng([n, 5]), (13, n, n))
+    count = 13 if n <= 8 else 3
+    a = draw(np.random.default_rng([n, 5]), (count, n, n))
     known, lower, upper, exponent = facts_of(a, exchanges=True).T
     core_facts = core.neighbours_of_determinants(a)
     is_known = known == 1.0

@@ -47,12 +47,12 @@ def solve_stack():
 
 
 def test_no_radius_misses_and_the_nearest_numbers_are_the_nearest(solve_stack):
-    judge(solve_stack, 20)
+    assert (judge(solve_stack, 20, rows=4) > 5).all()
 
 
 def test_the_kernel_has_the_answers_of_its_twin(solve_stack):
     """Other orders of sums change bounds by some roundings, and words that are not certain."""
-    for a, b in mixed_stacks(10):
+    for a, b in mixed_stacks(10, rows=6):
         x, radius, proofs = solve_stack(a, b)
         want = solved_plainly(a, b)
         status = proofs[:, 0]
