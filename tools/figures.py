@@ -371,6 +371,22 @@ def linalg_gpu() -> str:
     return table(*rows)
 
 
+def linalg_stacks_gpu() -> str:
+    """Stacks of small matrices on an H200: milliseconds, and over torch."""
+    stacks = (("1024", "3"), ("65537", "3"), ("32768", "8"))
+    heads = [f"{int(count):,} of n = {n}" for count, n in stacks]
+    rows = [("function", *heads)]
+    for function in ("solve", "inv", "det", "is_positive_definite"):
+        cells = []
+        for count, n in stacks:
+            name = f"tensors, linalg.{function} of {count} systems, n = {n}"
+            row = row_of("linalg_stacks_h200", name=name)
+            milliseconds = digits(float(row["us"]) / 1e3, 2)
+            cells.append(f"{milliseconds} ({digits(float(row['ratio']), 2)})")
+        rows.append((f"`{function}`", *cells))
+    return table(*rows)
+
+
 SIZES = ("1024", "2048", "4096", "8192", "16384")
 """The n of most tables of a GPU."""
 
@@ -897,6 +913,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "linalg_calls": linalg_calls,
     "linalg_solve": linalg_solve,
     "linalg_gpu": linalg_gpu,
+    "linalg_stacks_gpu": linalg_stacks_gpu,
     "gpu_requests": gpu_requests,
     "gpu_small": gpu_small,
     "gpu_exponents": gpu_exponents,
