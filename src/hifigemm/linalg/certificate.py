@@ -269,7 +269,6 @@ def contraction_bound(
 ) -> Array:
     """An upper bound of (1 + 3 u) (F v + r |R| (|A| v) + u v + n eta E v), `images` being
     F v and `products` |R| (|A| v), of one matrix or of a stack.
-
     """
     terms = images + accuracy * products + UNIT * v
     return above(terms, *errors_of_contraction(images.shape[-2], largest, inverse_norm))
