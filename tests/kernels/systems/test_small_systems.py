@@ -25,6 +25,7 @@ from tests.linalg.test_stacks import (
     test_ordinary_systems_have_the_solutions_of_the_core,  # noqa: F401, for `solve_stack`
     test_pivots_are_found_in_any_row,  # noqa: F401
     test_solutions_that_are_float64_numbers_have_no_radius,  # noqa: F401
+    test_solutions_that_lose_bits_in_their_units_are_left,  # noqa: F401
     test_wild_and_singular_systems_are_left_and_harm_no_other,  # noqa: F401
 )
 
