@@ -8,18 +8,14 @@ is its twin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import numpy as np
 
 from hifigemm.engines import core
 from hifigemm.engines.core import Definiteness, Neighbours
-from hifigemm.linalg.arrays import launched, to_device_of, to_host
-from hifigemm.linalg.stacks import is_stack
+from hifigemm.linalg.arrays import launched, to_host
+from hifigemm.linalg.stacks import completed_by_core, is_stack
 from hifigemm.numerics.bits import Array
-
-Known = TypeVar("Known", Neighbours, Definiteness)
 
 
 def is_real_stack(a: Array) -> bool:
@@ -37,7 +33,8 @@ def neighbours_of_determinants(a: Array) -> Neighbours:
         facts = _facts_of_stack(a, exchanges=True)
         is_known = facts[..., 0] > 0.0
         known = Neighbours(is_known, *(facts[..., i] for i in (1, 2, 3)))
-        return _completed(a, known, core.neighbours_of_determinants)
+        tell = core.neighbours_of_determinants
+        return completed_by_core(known, ~known.is_known, tell, a)
     by_core = core.neighbours_of_determinants(a)
     if by_core is not None:
         return by_core
@@ -52,7 +49,7 @@ def definiteness(a: Array) -> Definiteness:
     if is_real_stack(a):
         answers = _facts_of_stack(a, exchanges=False)[..., 0]
         known = Definiteness(answers == 1.0, answers < 2.0)
-        return _completed(a, known, core.definiteness)
+        return completed_by_core(known, ~known.is_known, core.definiteness, a)
     by_core = core.definiteness(a)
     if by_core is not None:
         return by_core
@@ -68,15 +65,3 @@ def _facts_of_stack(a: Array, exchanges: bool) -> Array:
     matrices = a.reshape(math.prod(stack), n, n)
     (facts,) = launched(facts_of_minors, matrices, exchanges=exchanges)
     return to_host(facts).reshape(*stack, 4)
-
-
-def _completed(a: Array, known: Known, by_core: Callable[[Array], Any]) -> Known:
-    """What is known, with what the core knows of other matrices."""
-    left = np.nonzero(~known.is_known)
-    if len(left[0]):
-        matrices = a[tuple(to_device_of(a, i) for i in left)]
-        others = by_core(to_host(matrices))
-        if others is not None:
-            for array, values in zip(known, others, strict=True):
-                array[left] = values
-    return known

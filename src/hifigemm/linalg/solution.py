@@ -46,7 +46,7 @@ from hifigemm.linalg.correct import correctly_rounded, rounded
 from hifigemm.linalg.inverse import CertifiedSystem, certified_system
 from hifigemm.linalg.rational import solved
 from hifigemm.linalg.refinement import enclosure
-from hifigemm.linalg.stacks import is_stack, solved_stack
+from hifigemm.linalg.stacks import completed_by_core, is_stack, solved_stack
 from hifigemm.linalg.uncertain import uncertain_radius
 from hifigemm.linalg.upward import moduli
 from hifigemm.numerics.bits import Array, DType
@@ -350,13 +350,7 @@ def _solved_by_device(
     """
     solved = solved_stack(a, b)
     is_left = solved.proofs[..., 0] < least_status
-    if bool(is_left.any()):
-        left = tuple(to_device_of(a, i) for i in np.nonzero(to_host(is_left)))
-        by_core = solve(to_host(a[left]), to_host(b[left]))
-        if by_core is not None:
-            for array, values in zip(solved, by_core, strict=True):
-                array[left] = to_device_of(array, values)
-    return solved
+    return completed_by_core(solved, is_left, solve, a, b)
 
 
 def solved_by_core(a: Array, b: Array) -> core.SolvedStack | None:

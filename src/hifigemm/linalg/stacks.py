@@ -10,7 +10,8 @@ Scale
     entry of R B' lies in [1/4, 1/2). Where |I - R A'| e <= 1/2, the solution is at most
     twice as large, so that x stays below 1, as slices of `numerics.sliced_residuals` ask.
     R B' is about |B'| / (3 n) at least and 2^52 at most. If roundings make it much smaller,
-    the system is left, as it is where x or its radius loses a bit in the units of A and B.
+    the system is left. It is left, too, if x or its radius loses a bit in the units of A
+    and B.
 Sums
     Products by R are sums of rounded products in any order, with n roundings of a term. R
     is the result of an elimination, and trusted in nothing.
@@ -24,13 +25,20 @@ Words
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from hifigemm.engines.core import SolvedStack
-from hifigemm.linalg.arrays import has_triton, is_small, launched
+from hifigemm.linalg.arrays import (
+    has_triton,
+    is_small,
+    launched,
+    to_device_of,
+    to_host,
+)
 from hifigemm.linalg.certificate import contraction_bound, errors_of_contraction
 from hifigemm.linalg.inverse import GOOD_NORM, MOST_CONDITION
 from hifigemm.linalg.refinement import NEGLIGIBLE, SHARP
@@ -49,6 +57,8 @@ from hifigemm.numerics.sliced_residuals import (
     step_of,
     sums_of_products,
 )
+
+Answers = TypeVar("Answers", bound=Iterable[Array])
 
 LEAST_ROWS = 2**10
 """Of all systems of a stack that a device solves: an H200 takes 0.8 to 1.6 ms for these, 16
@@ -107,6 +117,27 @@ def solved_stack(a: Array, b: Array) -> SolvedStack:
     return SolvedStack(
         x.reshape(shape), radius.reshape(shape), proofs.reshape(*stack, 4)
     )
+
+
+def completed_by_core(
+    found: Answers,
+    is_left: Array,
+    by_core: Callable[..., Iterable[Array] | None],
+    *operands: Array,
+) -> Answers:
+    """What was found for a stack of a device, with the answers of the core for those entries
+    of the stack that are left. The arrays that were found lie anywhere.
+    """
+    if not bool(is_left.any()):
+        return found
+    left = np.nonzero(to_host(is_left))
+    entries = [x[tuple(to_device_of(x, i) for i in left)] for x in operands]
+    others = by_core(*map(to_host, entries))
+    if others is not None:
+        for array, values in zip(found, others, strict=True):
+            places = tuple(to_device_of(array, i) for i in left)
+            array[places] = to_device_of(array, values)
+    return found
 
 
 @cache
