@@ -24,8 +24,8 @@ _NOT_THERE = -1
 _LOOKS = 50
 """That the host takes at a time, in 5 us, before other threads may run."""
 _SOON = 5e-3
-"""Seconds in which the host does not sleep: the shortest sleep takes as long as a product
-of n = 768, 50 to 80 us, also that of no seconds (python/cpython#125997).
+"""Seconds in which the host does not sleep. Even `time.sleep(0)` takes 50 to 80 us, as long
+as a product of n = 768 (python/cpython#125997).
 """
 _PAUSE = 2e-5
 """Seconds between later looks."""

@@ -1,1 +1,1 @@
-"""Kernels for stacks of small systems: one thread for each system."""
+"""Kernels for stacks of small systems: tiles of systems, rows and columns."""
