@@ -20,9 +20,8 @@ import torch
 
 from benchmarks.first_calls import CALLS
 from hifigemm.engines.cuda import engine as cuda_engine
-from hifigemm.engines.cuda import native
 from hifigemm.engines.cuda import lowering as cuda_lowering
-from hifigemm.engines.cuda import required_bits
+from hifigemm.engines.cuda import native, required_bits
 from hifigemm.kernels.runtime import tiles
 from hifigemm.kernels.runtime.launch import _specialise, _traits_of
 from hifigemm.kernels.runtime.launch_list import LaunchList

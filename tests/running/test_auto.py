@@ -112,6 +112,19 @@ def test_residues_only_where_a_tenth_quicker_is_expected(dtype):
             assert scheme_for(p, goal, ProgramEngine(share / count)) == scheme
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_number_takes_sums_where_they_beat_a_certified_native_product(dtype):
+    """The native product takes a second, its certificate 9 us."""
+    p = problem(dtype)
+    engine = ProgramEngine(2.0)
+    is_real = not p.is_complex
+    for seconds, is_quicker in ((0.9, True), (1.000008, True), (1.00001, False)):
+        engine.costs.sum_seconds = lambda problem, seconds=seconds: seconds
+        sums = hg.DoubleDouble() if is_quicker and is_real else hg.Native()
+        assert scheme_for(p, target(1e-4, p), engine) == sums
+        assert scheme_for(p, target(None, p), engine) == hg.Native()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_other_dtypes_stay_native_whatever_residues_cost(dtype):
     p = problem(dtype)

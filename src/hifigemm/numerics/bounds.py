@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, ceil_log2
+from hifigemm.numerics.bits import Array, ceil_log2, least_exponent
 from hifigemm.numerics.blocking import BLOCK_ENTRIES, vector_blocks
 
 MAX_EXPONENT_SPAN = 2100
@@ -97,6 +97,18 @@ def underflow_free(size: Array, terms: int, smallest_normal: float) -> Array:
     smallest_normal; k of them stay below u |c| if |c| >= k smallest_normal.
     """
     return size >= terms * smallest_normal
+
+
+def free_of_underflow(c: Array, a: Array, b: Array, terms: int, emin: int) -> Array:
+    """True for the components c of fl(A B) in which no underflow counts.
+
+    Each is so large that its rounding covers it; or no product of two components of A
+    and B is below 2**emin, the smallest normal number, unless it is zero.
+    """
+    is_free: Array = underflow_free(np.abs(c), terms, 2.0**emin)
+    if not is_free.all() and least_exponent(a) + least_exponent(b) >= emin:
+        is_free[...] = True
+    return is_free
 
 
 def are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:

@@ -53,6 +53,8 @@ _FLOAT64_STEPS = 20_000.0
 operands, less what the core takes beside its sums, at its rate for large products: on a
 CPU with AVX2 both take as long at n = 60.
 """
+_CERTIFICATE = 9e-6
+"""Seconds of the launches behind a native product that a number asks for: three."""
 _RESIDUES_MARGIN = 0.9
 """Residues are to take at most this share of the time of a native product."""
 
@@ -63,7 +65,7 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     0. A target by norms has one scheme, whatever the engine and the shape are.
     1. The native product, if its worst case is good enough or the level of its own
        format was asked for. Residues take its place where the cost model of the engine
-       says that they are quicker.
+       says that they are quicker; for a number, sums in words do so for small products.
     2. Residues, where the engine has kernels for them.
     3. The native product in float64 for float32 operands, which is one product too,
        unless the compiled core rounds a small product once in less time.
@@ -77,6 +79,10 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
         return Ozaki2(scaling="largest")
     native = Native()
     keeps_native = native.keeps(problem, target)
+    if keeps_native and _sums_pay(problem, target, engine):
+        from hifigemm.schemes.double_double import DoubleDouble
+
+        return DoubleDouble()
     if keeps_native and not _residues_pay(problem, target, engine):
         return native
     if keeps_native or has_kernels(engine):
@@ -462,6 +468,21 @@ def chosen_native(
         )
     plan = native.plan(problem, target, engine, None, None)
     return replace(plan, reason=f"{plan.reason}; {why}")
+
+
+def _sums_pay(problem: Problem, target: Target, engine: Engine) -> bool:
+    """True if sums in words, which keep every target, are expected to be quicker than a
+    native product whose entries are certified for a number.
+    """
+    from hifigemm.schemes.double_double import DoubleDouble
+
+    costs = engine.costs
+    if costs is None or target.level is not None:
+        return False
+    if not DoubleDouble().adds_terms(problem, engine):
+        return False
+    certified = costs.native_seconds(problem) + _CERTIFICATE
+    return costs.sum_seconds(problem) < certified
 
 
 def _residues_pay(problem: Problem, target: Target, engine: Engine) -> bool:

@@ -29,8 +29,8 @@ from hifigemm.model.engine import Engine
 from hifigemm.model.executable import Outcome
 from hifigemm.model.plan import Evidence, Plan, Split, Verification
 from hifigemm.model.problem import Problem
-from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
-from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
+from hifigemm.numerics.bits import Array, scale_by_power
+from hifigemm.numerics.bounds import are_ordinary, free_of_underflow, native_bound
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.schemes.scheme import Scheme, finished
 
@@ -179,10 +179,7 @@ class Native(Scheme):
         if keeps_format and are_ordinary(values, problem.terms, smallest_normal):
             return finished(problem, values, None, bound, 1)
 
-        # Small entries are certified too where no product of two entries can underflow.
-        certified = underflow_free(np.abs(values), problem.terms, smallest_normal)
-        if not certified.all() and least_exponent(a) + least_exponent(b) >= fmt.emin:
-            certified[...] = True
+        certified = free_of_underflow(values, a, b, problem.terms, fmt.emin)
 
         # Scale and round to the format of the result.
         with np.errstate(over="ignore", invalid="ignore"):

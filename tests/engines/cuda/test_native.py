@@ -7,9 +7,12 @@ import pytest
 import torch
 
 import hifigemm as hg
+from hifigemm.engines.cuda import native
 from hifigemm.engines.cuda.native import NativeLowering
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.numerics.bounds import native_bound
+from hifigemm.model.executable import Signature
+from hifigemm.numerics.bits import real_components
+from hifigemm.numerics.bounds import free_of_underflow, native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
 from hifigemm.running import executor
 from hifigemm.running.executor import execute
@@ -117,58 +120,121 @@ def test_native_products_are_those_of_the_library(engine, dtype, assert_same_bit
     )
 
 
-@pytest.mark.thinned(3)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_a_native_product_for_a_number_is_looked_at_on_the_device(
-    as_on_gpu, make_pair, monkeypatch, dtype
-):
-    """Where no entry is tiny or infinite, once; where one may have over- or
-    underflowed, residues are taken.
+def for_a_number(dtype):
+    """The unit roundoff, and options with an accuracy that the native product keeps."""
+    if np.dtype(dtype).name in ("float32", "complex64"):
+        return 2.0**-24, {"accuracy": 1e-5, "scheme": "native"}
+    return 2.0**-53, {"accuracy": 1e-12, "scheme": "native"}
+
+
+def hostile_pair(make_pair, dtype):
+    """Products with the second row of the first operand underflow, the third row
+    overflows, the last two are zeros and NaN.
     """
     a, b = make_pair("uniform", 5, 7, 4, dtype)
-    u, options = (
-        (2.0**-24, {"accuracy": 1e-5})
-        if dtype == "float32"
-        else (2.0**-53, {"accuracy": 1e-12})
-    )
     root = float(np.sqrt(np.finfo(dtype).tiny))
-    # products with the second row underflow
-    wide, small = a.copy(), b * b.real.dtype.type(root)
-    wide[1] *= a.real.dtype.type(root / 8)
-    wide[2, :2] = np.finfo(dtype).max
-    x, y, z, t = (torch.from_numpy(v).to(DEVICE) for v in (a, b, wide, small))
-    found, report = hg.matmul(x, y, return_report=True, **options)
-    assert (report.scheme, report.bound) == (
-        hg.Native(),
-        native_bound(14 if x.is_complex() else 7, u),
-    )
-    assert torch.equal(found, torch.matmul(x, y))
-    want, report = hg.matmul(z, t, return_report=True, **options)
-    assert meets_promise(on_host(want), wide, small, report.bound).all()
-    assert torch.equal(hg.matmul(z, t, **options), want)
-    c, out = torch.ones_like(want), torch.empty_like(want)
-    sums = hg.gemm(z, t, c, alpha=0.5, beta=2.0, out=out, **options)
-    assert torch.equal(sums, hg.gemm(z, t, c, alpha=0.5, beta=2.0, **options))
-    monkeypatch.setattr(executor, "in_steps", None)
+    b *= b.real.dtype.type(root)
+    a[1] *= a.real.dtype.type(root / 8)
+    a[2, :2] = np.finfo(dtype).max
+    a[3] = 0
+    a[4, 1] = np.nan
+    return a, b
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_a_native_product_for_a_number_is_the_library_s(as_on_gpu, make_pair, dtype):
+    """Zeros as well, as no product of two entries underflows."""
+    a, b = make_pair("uniform", 5, 7, 4, dtype)
+    u, options = for_a_number(dtype)
+    x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
+    terms = 14 if x.is_complex() else 7
     for _ in range(3):
+        found, report = hg.matmul(x, y, return_report=True, **options)
+        assert (report.scheme, report.bound) == (hg.Native(), native_bound(terms, u))
+        assert torch.equal(found, torch.matmul(x, y))
         assert torch.equal(hg.matmul(x, y, **options), found)
-    x[3] = 0
-    found[3] = 0
-    assert torch.equal(hg.matmul(x, y, **options), found)
-    # by sums in words, as if it was to be rounded correctly, or by residues
-    assert torch.equal(hg.matmul(z, t, **options), want)
-    is_complex = np.dtype(dtype).kind == "c"
-    assert report.scheme.name == ("ozaki2" if is_complex else "double-double")
+        x[3] = 0
 
 
-def test_a_native_product_is_not_looked_at_while_a_graph_is_captured(
-    as_on_gpu, monkeypatch
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_entries_that_may_over_or_underflow_are_made_again(
+    as_on_gpu, make_pair, monkeypatch, assert_same_bits, dtype
 ):
-    x, y = (torch.from_numpy(v[0]).to(DEVICE) for v in operands())
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(hg.PlanError, match="nothing can be read back"):
-        hg.matmul(x, y, accuracy=1e-12)
+    """Rounded once, where the device finds them: the host waits for nothing."""
+    a, b = hostile_pair(make_pair, dtype)
+    _, options = for_a_number(dtype)
+    x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
+    rounded = hg.matmul(a, b, accuracy="correct")
+    monkeypatch.setattr(executor, "in_steps", None)
+    found, report = hg.matmul(x, y, return_report=True, **options)
+    assert report.scheme == hg.Native()
+    assert meets_promise(on_host(found)[:4], a[:4], b, report.bound).all()
+    library, again = (real_components(on_host(v)) for v in (torch.matmul(x, y), found))
+    problem = hg.make_plan(x, y, **options).problem
+    terms, emin = problem.terms, problem.fmt.emin
+    is_kept = free_of_underflow(library, a, b, terms, emin) & np.isfinite(library)
+    assert is_kept[0].all()
+    assert not is_kept[[1, 3, 4]].any()
+    assert_same_bits(again, np.where(is_kept, library, real_components(rounded)))
+    assert_same_bits(on_host(hg.matmul(x, y, **options)), on_host(found))
+
+
+@pytest.mark.parametrize("power", [-700, -1, 3, 100])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_powers_of_two_scale_products_before_entries_are_made_again(
+    as_on_gpu, make_pair, monkeypatch, assert_same_bits, dtype, power
+):
+    """What only 2**power brings back into the range, or out of it, is rounded once."""
+    a, b = hostile_pair(make_pair, dtype)
+    b /= b.real.dtype.type(2.0**-300)
+    a[0] *= a.real.dtype.type(2.0**-300)
+    _, options = for_a_number(dtype)
+    x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
+    want = hg.gemm(a, b, alpha=2.0**power, accuracy="correct")
+    monkeypatch.setattr(executor, "in_steps", None)
+    found = on_host(hg.gemm(x, y, alpha=2.0**power, **options))
+    np.testing.assert_allclose(found, want, rtol=1e-12, atol=0)
+    is_remade = (abs(want.real) < 2.0**-1020) | ~np.isfinite(want.real)
+    assert_same_bits(found.real[is_remade], want.real[is_remade])
+
+    # A C and any scalars come behind it.
+    c = torch.ones_like(x[:, :4]).contiguous()
+    for out in (None, torch.empty_like(c)):
+        sums = hg.gemm(x, y, c, alpha=2.0**power, beta=2.0, out=out, **options)
+        np.testing.assert_allclose(on_host(sums), want + 2, rtol=1e-12)
+
+
+def test_large_complex_products_for_a_number_go_in_steps(engine, monkeypatch):
+    """An operand as a real matrix has four times as many entries."""
+    a, b = (x.astype(complex) for x in operands())
+    signature = Signature(*arrays(a, b), (4, 5))
+    lowering = engine.lowering(planned(hg.Native(), a, b, engine, 1e-3))
+    assert lowering.lower(signature) is not None
+    monkeypatch.setattr(native, "_LARGEST_REAL", 4 * 8 * b.size)
+    assert lowering.lower(signature) is not None
+    monkeypatch.setattr(native, "_LARGEST_REAL", 4 * 8 * b.size - 1)
+    assert lowering.lower(signature) is None
+    at_level = engine.lowering(planned(hg.Native(), a, b, engine))
+    assert at_level.lower(signature) is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_a_native_product_for_a_number_goes_into_a_graph(make_pair, dtype):
+    ordinary = make_pair("uniform", 5, 7, 4, dtype)
+    hostile = hostile_pair(make_pair, dtype)
+    _, options = for_a_number(dtype)
+    x, y = (torch.from_numpy(v).to(DEVICE) for v in ordinary)
+    hg.matmul(x, y, **options)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = hg.matmul(x, y, **options)
+    for pair in (hostile, ordinary, hostile):
+        for static, values in zip((x, y), pair, strict=True):
+            static.copy_(torch.from_numpy(values))
+        graph.replay()
+        want = hg.matmul(x, y, **options)
+        np.testing.assert_array_equal(on_host(out), on_host(want))
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])

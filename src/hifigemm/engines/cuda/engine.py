@@ -197,7 +197,9 @@ class CudaEngine:
 
 def _native(plan: Plan, engine: CudaEngine) -> Lowering | None:
     is_plain = plan.scheme.product is None and plan.rounding == NEAREST
-    return NativeLowering(plan) if is_plain else None
+    # Kernels certify entries.
+    is_lowered = not plan.certifies or find_spec("triton") is not None
+    return NativeLowering(plan) if is_plain and is_lowered else None
 
 
 def _residues(plan: Plan, engine: CudaEngine) -> Lowering | None:

@@ -1,4 +1,4 @@
-"""The library's product on a GPU, looked at where its entries are to be certified."""
+"""The library's product on a GPU, completed where its entries are to be certified."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hifigemm.base.formats import FP64
-from hifigemm.engines.device_array import (
-    check_not_capturing,
-    count_change,
-    unwrap,
-    wrap,
-)
+from hifigemm.engines.device_array import count_change, unwrap, wrap
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import (
     NO_SPLITS,
-    NOT_ORDINARY,
     Executable,
     Outcome,
     Refusal,
@@ -32,12 +26,17 @@ from hifigemm.model.executable import (
 )
 from hifigemm.model.plan import Plan
 from hifigemm.model.problem import Problem
-from hifigemm.numerics.bits import least_exponent, scale_entries
-from hifigemm.numerics.bounds import native_bound, underflow_free
+from hifigemm.numerics.bits import scale_entries
+from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
+
+if TYPE_CHECKING:
+    from hifigemm.kernels.runtime.launch_list import LaunchList
 
 _NEAR = 30
 """Powers of two of smaller alpha are taken as a factor of the product."""
+_LARGEST_REAL = 2**27
+"""Bytes of a complex operand as a real matrix, which launches behind its product read."""
 _SINGLE = (torch.float32, torch.complex64)
 
 
@@ -45,7 +44,7 @@ class NativeLowering(Lowering):
     """The library's product; see `hifigemm.model.engine.Lowering`.
 
     At the level of its own format it is taken as it is, over- and underflow included;
-    else it is looked at.
+    else launches make such entries again.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -55,16 +54,24 @@ class NativeLowering(Lowering):
         """0: the library manages its own workspace."""
         return 0
 
-    def lower(self, signature: Signature) -> Executable:
-        """The product, looked at where entries are to be certified."""
-        return NativeOnDevice(self.plan, signature)
+    def lower(self, signature: Signature) -> Executable | None:
+        """The product, and the launches behind it; None where they take too much memory
+        for complex operands.
+        """
+        plan = self.plan
+        problem = plan.problem
+        if plan.certifies and problem.is_complex:
+            real_bytes = 2 * signature.right.size * problem.dtype.itemsize
+            if real_bytes > _LARGEST_REAL:
+                return None
+        return NativeOnDevice(plan, signature)
 
 
 class NativeOnDevice:
     """The library's product of tensors of one layout; see `Executable`.
 
-    It refuses entries that may have over- or underflowed where they are to be
-    certified.
+    Where entries are to be certified, launches behind it make those again that may have
+    over- or underflowed.
     """
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
@@ -74,6 +81,7 @@ class NativeOnDevice:
         self._shape = signature.shape
         self._shift = signature.shift
         self._is_combined = not epilogue.idle
+        self._mirror = problem.mirror
         self._bound = native_bound(problem.terms, problem.fmt.u)
         # The library's float64 is that of IEEE, whatever is set.
         is_double = problem.fmt is FP64 and not problem.is_complex
@@ -85,13 +93,19 @@ class NativeOnDevice:
         stack_shape = problem.shape
         self._stack_shape = stack_shape
         self._product_shape = stack_shape[1:] if are_matrices else stack_shape
-        # What may be refused is not written to `out`.
+        # A B may overflow, too, where a power of two brings it back.
+        self._finish = None
+        needs_finish = plan.certifies or signature.shift <= -_NEAR
+        if needs_finish and find_spec("triton") is not None:
+            self._finish = _finishing(plan, signature)
+        self._late_shift = 0 if self._finish else signature.shift
+        # Kernels finish contiguous products.
         self._is_direct = signature.out is not None and not (
             signature.shift or self._is_combined or problem.mirror or plan.certifies
         )
         # A launch takes real scalars that need no scaling.
         self._combine = None
-        is_near = abs(signature.shift) < _NEAR and not plan.certifies
+        is_near = abs(self._late_shift) < _NEAR
         launches = self._is_combined and _kernels_combine(epilogue)
         if launches and is_near and not problem.is_complex:
             self._combine = _combined(problem, signature)
@@ -106,29 +120,26 @@ class NativeOnDevice:
         beta: complex = 0.0,
         splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
-        """See `Executable`; nothing waits for the device unless entries are to be
-        certified.
-        """
-        plan = self.plan
-        problem = plan.problem
+        """See `Executable`; nothing waits for the device."""
         left = _in_shape(a, self._left_shape)
         right = _in_shape(b, self._right_shape)
         target = None
         if self._is_direct and out is not None:
             target = _in_shape(out, self._product_shape)
         product = self._multiply(left, right, target)
-        if plan.certifies and (
-            self._shift or not _is_ordinary(product, left, right, problem)
-        ):
-            return NOT_ORDINARY
+        if self._finish is not None:
+            if self._shift:
+                stack = wrap(product.view(self._stack_shape))
+                product = unwrap(scale_entries(stack, self._shift))
+            self._finish(product, left, right)
         if target is not None:
             return Outcome(out, self._bound, 1.0)
-        product = _mirrored(product, problem.mirror)
+        product = _mirrored(product, self._mirror)
         if self._combine is not None:
-            scalars = math.ldexp(alpha.real, self._shift), beta.real
+            scalars = math.ldexp(alpha.real, self._late_shift), beta.real
             values = self._combine(product, c, out, scalars)
-        elif self._shift or self._is_combined:
-            values = self._scaled(left, right, product, c, alpha, beta)
+        elif self._late_shift or self._is_combined:
+            values = self._scaled(product, c, alpha, beta)
         else:
             values = product
         if values is not out:
@@ -137,30 +148,17 @@ class NativeOnDevice:
 
     def _scaled(
         self,
-        left: torch.Tensor,
-        right: torch.Tensor,
         product: torch.Tensor,
         c: torch.Tensor | None,
         alpha: complex,
         beta: complex,
     ) -> torch.Tensor:
         """alpha (2**shift T) + beta C for any shift and scalars."""
-        shift = self._shift
+        shift = self._late_shift
         values = wrap(product.view(self._stack_shape))
         addend = None if c is None else wrap(c.reshape(self._stack_shape))
         epilogue = Epilogue(alpha, beta, addend) if self._is_combined else PLAIN
-        x = left if left.ndim == 3 else left[None]
-        y = right if right.ndim == 3 else right[None]
-        if shift <= -_NEAR and _has_kernels_to_finish(x, y, unwrap(values)):
-            # A B may have overflowed where 2**shift A B does not.
-            from hifigemm.kernels.endings.rounding import Targets
-            from hifigemm.kernels.runtime.recording import run_recorded
-            from hifigemm.kernels.sums.rounded_sums import finish_entries
-
-            values = scale_entries(values, shift)
-            targets = Targets(unwrap(values))
-            run_recorded(finish_entries, x, y, targets, shift=shift)
-        elif shift and epilogue.idle:
+        if shift and epilogue.idle:
             values = scale_entries(values, shift)
         elif shift:
             epilogue = epilogue.times_power(shift)
@@ -179,9 +177,30 @@ def _in_shape(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return x if x.shape == shape else x.reshape(shape)
 
 
-def _has_kernels_to_finish(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether kernels complete the entries of a stack that overflowed."""
-    return a.dtype == b.dtype == c.dtype and find_spec("triton") is not None
+def _finishing(plan: Plan, signature: Signature) -> LaunchList:
+    """Launches for 2**shift fl(A B), A and B, which make entries again: those that are
+    not finite, and where entries are certified, those in which underflow may count.
+    """
+    from hifigemm.kernels.endings.rounding import Targets
+    from hifigemm.kernels.endings.underflow import look_for_underflow
+    from hifigemm.kernels.runtime.launch_list import LaunchList
+    from hifigemm.kernels.sums.rounded_sums import finish_entries
+
+    problem = plan.problem
+    shift = signature.shift
+    dtype = TORCH_DTYPES[problem.dtype]
+    launches = LaunchList(unwrap(signature.left).device)
+    product = launches.operand(torch.empty(problem.shape, dtype=dtype, device="meta"))
+    left = launches.operand(unwrap(signature.left))
+    right = launches.operand(unwrap(signature.right))
+    underflow = None
+    if plan.certifies:
+        underflow = look_for_underflow(
+            product, left, right, problem.terms, problem.fmt.emin, shift
+        )
+    targets = Targets(product)
+    finish_entries(left, right, targets, shift=shift, underflow=underflow)
+    return launches.finish().compile()
 
 
 def _combined(problem: Problem, signature: Signature) -> Callable[..., torch.Tensor]:
@@ -228,25 +247,6 @@ def _combined(problem: Problem, signature: Signature) -> Callable[..., torch.Ten
 def _kernels_combine(epilogue: Epilogue) -> bool:
     """Whether there are kernels, and they take these scalars."""
     return epilogue.is_moderate and find_spec("triton") is not None
-
-
-def _is_ordinary(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, problem: Problem
-) -> bool:
-    """Whether every entry of A B is finite, and none may have underflowed: one wait of
-    the host, for two numbers.
-
-    Where an entry is small, or zero, another look at the operands tells whether a
-    product of two of theirs underflows.
-    """
-    check_not_capturing()
-    parts = torch.view_as_real(c) if c.is_complex() else c
-    least, most = torch.stack(torch.aminmax(parts.abs())).tolist()
-    if not most < math.inf:
-        return False
-    if underflow_free(least, problem.terms, 2.0**problem.fmt.emin):
-        return True
-    return sum(least_exponent(wrap(x.to(c.dtype))) for x in (a, b)) >= problem.fmt.emin
 
 
 def native_matmul(

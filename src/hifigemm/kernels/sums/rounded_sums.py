@@ -41,6 +41,7 @@ from hifigemm.kernels.endings.rounding import (
     neighbour,
     with_addend,
 )
+from hifigemm.kernels.endings.underflow import Underflow, open_by_underflow
 from hifigemm.kernels.runtime.common import (
     place_of,
     power_of_two,
@@ -654,6 +655,7 @@ def _quick_kernel(
         "k",
         "tiles",
         "triangle",
+        "underflow",
     ]
 )
 def _finish_kernel(
@@ -668,6 +670,7 @@ def _finish_kernel(
     k,
     tiles,
     triangle,
+    underflow,
     counts,
     RESULT: tl.constexpr,
     FEW: tl.constexpr,
@@ -677,11 +680,11 @@ def _finish_kernel(
     """Twin: numerics.rounded_sums.sums_in_three_words, then exact integers.
 
     Programs walk over the tiles of the stack and complete the entries that are open:
-    those of `out` that are not finite, and all entries of a pair or an enclosure. The
-    launch before wrote `out`; a tile is read and written by one program alone. Only
-    entries on and below the diagonal are looked at where `triangle` is 1, on and above
-    it for -1. `counts`, or None, gets two numbers for each tile with open entries: how
-    many these are, and how many took all their bits.
+    those of `out` that are not finite, or that `underflow` opens, and all entries of a
+    pair or an enclosure. The launch before wrote `out`; a tile is read and written by
+    one program alone. Only entries on and below the diagonal are looked at where
+    `triangle` is 1, on and above it for -1. `counts`, or None, gets two numbers for each
+    tile with open entries: how many these are, and how many took all their bits.
     """
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
@@ -691,6 +694,10 @@ def _finish_kernel(
     exponents_and_sign = scaling.c_exponent, scaling.shift, sign
     row_step = tl.cast(left.column, tl.int64)
     column_step = tl.cast(right.row, tl.int64)
+    least = 0.0
+    if underflow is not None:
+        least, is_any_open = open_by_underflow(underflow)
+        tiles = tl.where(is_any_open, tiles, 0)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         z, i, j, inside = _tile_of(tile, m, n, TILE)
         places_out = entries_of(out, z, i, j)
@@ -699,7 +706,8 @@ def _finish_kernel(
         is_open = inside
         if RESULT == "array":
             values = tl.load(places_out).to(tl.float64)
-            is_open = inside & ((tl.abs(values) < float("inf")) == 0)
+            is_kept = (tl.abs(values) >= least) & (tl.abs(values) < float("inf"))
+            is_open = inside & (is_kept == 0)
             is_open &= (i[:, None] - j[None, :]) * triangle >= 0
         num_open = tl.sum(is_open.to(tl.int32))
         if num_open > 0:
@@ -849,6 +857,7 @@ def finish_entries(
     triangle: bool = False,
     few: int = _FEW,
     counts: Any = None,
+    underflow: Underflow | None = None,
 ) -> None:
     """Complete the open entries of `targets.out`, as `rounded_sums` makes them.
 
@@ -866,6 +875,8 @@ def finish_entries(
     counts : int32 tensor (tiles, 2), or None
         For each tile with open entries, it gets their number and the number of those
         that took all their bits.
+    underflow : Underflow, optional
+        Of `out`; entries in which underflow may count are open, too.
     """
     if targets.out.numel() == 0:
         return
@@ -875,7 +886,7 @@ def finish_entries(
     if left.shape[2] > MAX_TERMS:
         few = _ALL
     arguments = _arguments(left, right, targets, shift, None)
-    _launch_finish(arguments, targets, few, counts, triangle)
+    _launch_finish(arguments, targets, few, counts, triangle, underflow)
 
 
 class _Arguments(NamedTuple):
@@ -929,6 +940,7 @@ def _launch_finish(
     few: int,
     counts: Any,
     triangle: bool = False,
+    underflow: Underflow | None = None,
 ) -> None:
     """Launch the kernel that completes what is open."""
     # Open entries are few, but for pairs and enclosures.
@@ -951,6 +963,7 @@ def _launch_finish(
         *arguments.sizes,
         arguments.num_tiles,
         (-1 if arguments.is_transposed else 1) if triangle else 0,
+        underflow,
         counts,
         RESULT=targets.rounding.result,
         FEW=few,
