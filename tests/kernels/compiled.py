@@ -32,6 +32,7 @@ from hifigemm.kernels.endings.mirror import mirror
 from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.endings.scalar_sums import rounded_sum_of_pair
 from hifigemm.kernels.endings.special import restore_special_values
+from hifigemm.kernels.endings.underflow import look_for_underflow
 from hifigemm.kernels.products import (
     error_ratio,
     native_gemm,
@@ -78,6 +79,7 @@ from hifigemm.kernels.vectors.equilibration import extremes_of_rows, scaled_entr
 from hifigemm.kernels.vectors.scaled_along_k import scaled_along_k
 from hifigemm.kernels.vectors.slices import slice_operands
 from hifigemm.kernels.vectors.upper_magnitudes import (
+    put_on_grids,
     scales_of_sums,
     upper_magnitudes,
 )
@@ -341,9 +343,13 @@ def ratios():
             launches, dtype=dtype, transposed=transposed, n=n, sides=sides
         ):
             a, b = operands(launches, dtype, n, 2048, n, transposed)
-            magnitudes = upper_magnitudes(((a, 2), (b, 1))[:sides])
+            moduli = moduli_set(15, dtype.is_complex)
+            of_operands = ((a, 2), (b, 1))[:sides]
+            magnitudes = upper_magnitudes(of_operands)
             sums = largest_sums(magnitudes)
-            scales_of_sums(magnitudes, sums, moduli_set(15, dtype.is_complex))
+            scales = scales_of_sums(magnitudes, sums, moduli)
+            *_, sizes = scaled_residues.sized_residues(of_operands, moduli)
+            put_on_grids(sizes, scales, 2048, 60)
 
         yield f"largest sums {dtype} {transposed!r} {n} sides {sides}", write_largest
 
@@ -614,6 +620,15 @@ def sums():
             )
 
         yield f"{dtype} {form} {result} {tile}", write
+    for dtype, transposed in product(DTYPES, ("", "ab")):
+
+        def write_certain(launches, dtype=dtype, transposed=transposed):
+            a, b = operands(launches, dtype, transposed=transposed)
+            out = launches.operand(Layout((1, 2048, 2048), dtype))
+            underflow = look_for_underflow(out, a, b, 2048, -1022)
+            rounded_sums.finish_entries(a, b, Targets(out), underflow=underflow)
+
+        yield f"underflow {dtype} {transposed!r}", write_certain
 
 
 def thin_products():

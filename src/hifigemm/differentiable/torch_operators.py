@@ -49,6 +49,8 @@ from hifigemm.running.keys import key_of
 from hifigemm.running.products import product_of_numbers
 from hifigemm.schemes import Scheme
 
+_WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+"""Dtypes whose products have the same dtype."""
 _POLICY = (
     "str? accuracy=None, str scheme='auto', int? workspace=None, "
     "ScalarType? out_dtype=None"
@@ -183,7 +185,9 @@ def _narrower_dtype(a: Tensor, b: Tensor, like: Tensor | None) -> torch.dtype | 
     """The dtype of a tensor that has the shape of A B and a narrower dtype; None for
     others.
     """
-    if like is None or like.is_complex() != (a.is_complex() or b.is_complex()):
+    if like is None or like.dtype is a.dtype is b.dtype in _WIDE:
+        return None
+    if like.is_complex() != (a.is_complex() or b.is_complex()):
         return None
     dtype = _dtype_of_result(a.dtype, b.dtype)
     if like.dtype is dtype or like.shape != _shape_of_product(a, b):

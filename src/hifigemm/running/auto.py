@@ -474,11 +474,11 @@ def _sums_pay(problem: Problem, target: Target, engine: Engine) -> bool:
     """True if sums in words, which keep every target, are expected to be quicker than a
     native product whose entries are certified for a number.
     """
-    from hifigemm.schemes.double_double import DoubleDouble
-
     costs = engine.costs
     if costs is None or target.level is not None:
         return False
+    from hifigemm.schemes.double_double import DoubleDouble
+
     if not DoubleDouble().adds_terms(problem, engine):
         return False
     certified = costs.native_seconds(problem) + _CERTIFICATE
