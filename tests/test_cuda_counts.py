@@ -96,13 +96,10 @@ def test_short_data_take_few_moduli(make_pair, assert_same_bits):
         found, report = hg.matmul(
             *on_gpu(a, b), scheme=FAST, accuracy=accuracy, return_report=True
         )
-        assert "moduli hold the exact product of" in report.reason
+        # of the operands, or of those before, whose moduli have served these too
+        assert "moduli hold" in report.reason
         assert report.scheme.num_moduli <= most
-        assert (report.scheme, report.reason, report.correct) == (
-            stated.scheme,
-            stated.reason,
-            True,
-        )
+        assert (report.scheme, report.correct) == (stated.scheme, True)
         assert_same_bits(found.cpu().numpy(), want)
 
 
