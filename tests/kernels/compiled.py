@@ -810,7 +810,7 @@ def sample(arch):
     """(family, case, launch) of one launch or more of each family.
 
     Of each family the last launch of its first case is taken, which is what the family
-    is about, for sm_90 and one of SAMPLED. Of each other kernel and epilogue the first launch is taken, for
+    is about, for one of SAMPLED. Of each other kernel and epilogue the first launch is taken, for
     one of SAMPLED each, as its name says; kernels for sm_90 alone are taken there. Left out are all other
     variants of a kernel (tiles, types, numbers of moduli, layouts).
     """
@@ -825,9 +825,7 @@ def sample(arch):
                     kernel.__module__.endswith("_hopper")
                     or zlib.crc32(kernel.__name__.encode()) % len(SAMPLED) == turn
                 )
-                is_of_family = arch == 90 or turn == zlib.crc32(family.encode()) % len(
-                    SAMPLED
-                )
+                is_of_family = turn == zlib.crc32(family.encode()) % len(SAMPLED)
                 is_main = is_of_family and number == 0 and step is steps[-1]
                 if is_main or (is_of_turn and name not in seen):
                     yield family, case, step

@@ -125,6 +125,7 @@ def bound_of_scales(plan, a, b):
     return grid_bound(ratio)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
 def test_a_report_states_a_bound_without_steps(

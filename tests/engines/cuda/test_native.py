@@ -179,6 +179,7 @@ def test_entries_that_may_over_or_underflow_are_made_again(
     assert_same_bits(on_host(hg.matmul(x, y, **options)), on_host(found))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("power", [-700, -1, 3, 100])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_powers_of_two_scale_products_before_entries_are_made_again(

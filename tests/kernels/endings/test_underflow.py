@@ -79,6 +79,7 @@ def test_small_entries_are_made_again_where_products_underflow(dtype):
                 assert again.reshape(-1)[at] == is_made
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_entries_are_those_of_the_plain_function(make_pair, dtype, layout):
