@@ -551,6 +551,7 @@ def rows_of_tensors(device: str, n: int) -> Iterator[Row]:
             lambda: hg.matmul(a, b, **MODULI),
             lambda o=options: hg.matmul(a, b, **accurate, **o),
         )
+    yield from rows_of_numbers(a, b)
     yield Row(
         f"tensors, linalg.solve, n = {n}",
         "torch",
@@ -595,6 +596,31 @@ def rows_of_tensors(device: str, n: int) -> Iterator[Row]:
                 lambda o=options: hg.matmul(a, b, **o),
                 lambda o=options, s=alpha: hg.gemm(a, b, c, alpha=s, beta=1.0, **o),
             )
+
+
+def rows_of_numbers(a: Any, b: Any) -> Iterator[Row]:
+    """A number that the native product keeps, for operands whose products make the
+    library look further: with zeros in the result, and with terms that underflow.
+    """
+    n = len(a)
+    quarter = n // 4
+    zeros = a.clone()
+    zeros[:quarter, quarter:] = 0.0
+    zeros[quarter:, :quarter] = 0.0
+    deep = zeros.clone()
+    deep.diagonal()[:] = 1e-160
+    for name, x in (
+        ("", a),
+        (", zeros in the result", zeros),
+        (", terms underflow", deep),
+    ):
+        y = b if x is a else x
+        yield Row(
+            f"tensors, float64 1e-12{name}, n = {n}",
+            "torch",
+            lambda x=x, y=y: x @ y,
+            lambda x=x, y=y: hg.matmul(x, y, accuracy=1e-12),
+        )
 
 
 def rows_of_layouts(device: str, n: int) -> Iterator[Row]:

@@ -21,7 +21,7 @@ import torch
 from benchmarks.first_calls import CALLS
 from hifigemm.engines.cuda import engine as cuda_engine
 from hifigemm.engines.cuda import lowering as cuda_lowering
-from hifigemm.engines.cuda import native, required_bits
+from hifigemm.engines.cuda import required_bits
 from hifigemm.kernels.runtime import tiles
 from hifigemm.kernels.runtime.launch import _specialise, _traits_of
 from hifigemm.kernels.runtime.launch_list import LaunchList
@@ -93,11 +93,10 @@ def take_part(recorder):
         if getattr(module, "gpu_of", None) is not None:
             module.gpu_of = lambda device: gpu
 
-    # What the device found: certain entries, ordinary numbers, 116 bits.
+    # What the device found: certain entries, 116 bits.
     cuda_lowering.CudaLowering.read = lambda self, record, stream=None: (
         RecordedDecision(True, self.plan.scheme, 0.0, 1, self.plan.k_block)
     )
-    native._is_ordinary = lambda *_: True
     required_bits.kernel.required_bits_from = lambda found, most: (58, 58)
 
 

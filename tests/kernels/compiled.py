@@ -79,7 +79,6 @@ from hifigemm.kernels.vectors.equilibration import extremes_of_rows, scaled_entr
 from hifigemm.kernels.vectors.scaled_along_k import scaled_along_k
 from hifigemm.kernels.vectors.slices import slice_operands
 from hifigemm.kernels.vectors.upper_magnitudes import (
-    put_on_grids,
     scales_of_sums,
     upper_magnitudes,
 )
@@ -343,13 +342,9 @@ def ratios():
             launches, dtype=dtype, transposed=transposed, n=n, sides=sides
         ):
             a, b = operands(launches, dtype, n, 2048, n, transposed)
-            moduli = moduli_set(15, dtype.is_complex)
-            of_operands = ((a, 2), (b, 1))[:sides]
-            magnitudes = upper_magnitudes(of_operands)
+            magnitudes = upper_magnitudes(((a, 2), (b, 1))[:sides])
             sums = largest_sums(magnitudes)
-            scales = scales_of_sums(magnitudes, sums, moduli)
-            *_, sizes = scaled_residues.sized_residues(of_operands, moduli)
-            put_on_grids(sizes, scales, 2048, 60)
+            scales_of_sums(magnitudes, sums, moduli_set(15, dtype.is_complex))
 
         yield f"largest sums {dtype} {transposed!r} {n} sides {sides}", write_largest
 

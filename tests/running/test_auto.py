@@ -125,6 +125,21 @@ def test_a_number_takes_sums_where_they_beat_a_certified_native_product(dtype):
         assert scheme_for(p, target(None, p), engine) == hg.Native()
 
 
+def test_a_number_takes_no_sums_where_residues_are_quicker():
+    """Which the planner would take then, after a look at the operands."""
+    p = problem()
+    goal = target(1e-10, p)
+    count = FAST.expected_products(p, goal)
+    for of_sums, of_residues, scheme in (
+        (0.5, 0.7, hg.DoubleDouble()),
+        (0.7, 0.5, FAST),
+        (0.97, 0.95, hg.Native()),
+    ):
+        engine = ProgramEngine(of_residues / count)
+        engine.costs.sum_seconds = lambda problem, seconds=of_sums: seconds
+        assert scheme_for(p, goal, engine) == scheme
+
+
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_other_dtypes_stay_native_whatever_residues_cost(dtype):
     p = problem(dtype)

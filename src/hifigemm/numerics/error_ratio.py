@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, scale_by_power
+from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import (
     product_shape,
     put,
@@ -33,17 +33,12 @@ from hifigemm.numerics.estimates import (
 )
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.residues import count_for_range
-from hifigemm.numerics.scaling import NORM_BITS, Scale, vector_sizes
+from hifigemm.numerics.scaling import NORM_BITS, vector_sizes
 from hifigemm.numerics.special import clean
 
 
 def error_ratio(
-    a: Array,
-    b: Array,
-    exact: ExactProduct,
-    block_entries: int,
-    entries: int,
-    scales: tuple[Scale, Scale] | None = None,
+    a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int
 ) -> float:
     """Upper bound of the largest error ratio of an entry, in units of 1 / T.
 
@@ -55,15 +50,9 @@ def error_ratio(
 
     `a` (batch or 1, m, k) and `b` (batch or 1, k, n) are real or complex;
     `block_entries` of an operand and `entries` of the result are worked on at a time.
-    With `scales` of both, grids stand for norms, and the ratio is in units of 1: see
-    `on_grid`.
     """
     exponent_a, norm_a, sum_a = _sizes(a, 2, block_entries)
     exponent_b, norm_b, sum_b = _sizes(b, 1, block_entries)
-    if scales is not None:
-        terms = a.shape[2] * len(components(a))
-        norm_a, sum_a = on_grid(sum_a, exponent_a, scales[0], terms)
-        norm_b, sum_b = on_grid(sum_b, exponent_b, scales[1], terms)
 
     # Magnitudes of the columns of B, rounded down.
     a = a[:, :, :MAGNITUDE_TERMS]
@@ -107,22 +96,6 @@ def _sizes(x: Array, axis: int, block_entries: int) -> tuple[Array, Array, Array
         put(sizes, "norms", shape, block, norms)
         put(sizes, "sums", shape, block, sums)
     return sizes["exponents"], sizes["norms"], sizes["sums"]
-
-
-def on_grid(
-    sums: Array, exponents: Array, scale: Scale, terms: int
-) -> tuple[Array, Array]:
-    """What the integers of scaled vectors err by, and sums of magnitudes of vectors
-    before or after rounding, in units of 2**exponents; 0 for vectors of zeros.
-
-    Let A' = 2**s A - d and B' = 2**t B - f be integers, |d| <= delta, |f| <= delta: 1/2
-    where they are the nearest ones, else 1. Then |A B - 2**-(s + t) A' B'| is at most
-    |A||2**-t f| + |2**-s d||2**-t B'|, and |2**-t B'| <= |B| + 2**-t delta.
-    """
-    delta = np.where(scale.nearest, 0.5, 1.0)
-    grid = scale_by_power(delta, -scale.exponent - exponents)
-    is_empty = sums == 0
-    return np.where(is_empty, 0.0, grid), np.where(is_empty, 0.0, sums + terms * grid)
 
 
 def least_norm(terms: int) -> int:
@@ -181,12 +154,6 @@ def count_for_ratio(terms: int, r: float, ratio: float, is_complex: bool) -> int
     """Fewest moduli that keep r in every entry for this `error_ratio`, or None."""
     half_range = _least_range(terms, r, ratio)
     return None if half_range is None else count_for_range(half_range, is_complex)
-
-
-def grid_bound(ratio: float) -> float:
-    """The r that integers keep whose `error_ratio` is that of their scales."""
-    # The ratio is rounded a few times.
-    return ratio * (1.0 + 2.0**-48)
 
 
 def error_bound(terms: int, ratio: float, half_range: int) -> float:

@@ -472,7 +472,7 @@ def chosen_native(
 
 def _sums_pay(problem: Problem, target: Target, engine: Engine) -> bool:
     """True if sums in words, which keep every target, are expected to be quicker than a
-    native product whose entries are certified for a number.
+    native product whose entries are certified for a number, and than residues.
     """
     costs = engine.costs
     if costs is None or target.level is not None:
@@ -481,8 +481,10 @@ def _sums_pay(problem: Problem, target: Target, engine: Engine) -> bool:
 
     if not DoubleDouble().adds_terms(problem, engine):
         return False
+    seconds = costs.sum_seconds(problem)
+    _, of_residues = _expected_cost(problem, target, costs)
     certified = costs.native_seconds(problem) + _CERTIFICATE
-    return costs.sum_seconds(problem) < certified
+    return seconds < certified and seconds <= of_residues
 
 
 def _residues_pay(problem: Problem, target: Target, engine: Engine) -> bool:

@@ -120,8 +120,8 @@ class Native(Scheme):
         """The plan of one product.
 
         At the level of its own format, a device's library handles over- and underflow,
-        because nothing waits for the device. Otherwise entries that may have over- or
-        underflowed are escalated.
+        so that it costs no more than the library. Otherwise entries that may have over-
+        or underflowed are made again.
         """
         bound = self.bound(problem)
         reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"

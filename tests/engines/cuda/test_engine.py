@@ -22,8 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
 
 def test_engines_have_programs_for_what_the_device_does_whole(engine):
     a, b = operands()
-    by_entry = planned(hg.Ozaki2(num_moduli=5), a, b, engine, 1e-3)
-    assert engine.lowering(by_entry) is None
+    with_bound = planned(hg.Ozaki2(num_moduli=5), a, b, engine, states_bound=True)
+    assert engine.lowering(with_bound) is None
     assert isinstance(
         engine.lowering(planned(hg.Native(), a, b, engine, 1e-3)), NativeLowering
     )

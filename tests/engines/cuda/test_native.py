@@ -1,4 +1,4 @@
-"""Native products on a GPU, looked at where their entries are to be certified."""
+"""Native products on a GPU, completed where their entries are to be certified."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import hifigemm as hg
+from hifigemm.base import store
 from hifigemm.engines.cuda import native
 from hifigemm.engines.cuda.native import NativeLowering
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.model.executable import Signature
+from hifigemm.kernels.sums import rounded_sums
 from hifigemm.numerics.bits import real_components
 from hifigemm.numerics.bounds import free_of_underflow, native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
@@ -205,18 +206,33 @@ def test_powers_of_two_scale_products_before_entries_are_made_again(
         np.testing.assert_allclose(on_host(sums), want + 2, rtol=1e-12)
 
 
-def test_large_complex_products_for_a_number_go_in_steps(engine, monkeypatch):
-    """An operand as a real matrix has four times as many entries."""
-    a, b = (x.astype(complex) for x in operands())
-    signature = Signature(*arrays(a, b), (4, 5))
-    lowering = engine.lowering(planned(hg.Native(), a, b, engine, 1e-3))
-    assert lowering.lower(signature) is not None
-    monkeypatch.setattr(native, "_LARGEST_REAL", 4 * 8 * b.size)
-    assert lowering.lower(signature) is not None
-    monkeypatch.setattr(native, "_LARGEST_REAL", 4 * 8 * b.size - 1)
-    assert lowering.lower(signature) is None
-    at_level = engine.lowering(planned(hg.Native(), a, b, engine))
-    assert at_level.lower(signature) is not None
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_complex_operands_are_read_in_parts(
+    as_on_gpu, make_pair, monkeypatch, assert_same_bits, layout
+):
+    """An operand as a real matrix has up to four times as many entries."""
+    a, b = hostile_pair(make_pair, "complex128")
+    x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
+    if layout == "columns":
+        x = x.mT.contiguous().mT
+    _, options = for_a_number("complex128")
+    store.forget()
+    want = hg.matmul(x, y, **options)
+    store.forget()
+    # two rows, and a column
+    monkeypatch.setattr(native, "_EMBEDDED_BYTES", 2 * 16 * 7)
+    scratch = []
+    finish = rounded_sums.finish_entries
+
+    def finish_and_count(left, right, targets, **given):
+        scratch.append(tuple(targets.out.shape))
+        finish(left, right, targets, **given)
+
+    monkeypatch.setattr(rounded_sums, "finish_entries", finish_and_count)
+    assert_same_bits(on_host(hg.matmul(x, y, **options)), on_host(want))
+    rows = [5] if layout == "rows" else [2, 2, 1]
+    assert scratch == [(1, m, 1) for m in rows for _ in range(4)]
+    store.forget()
 
 
 @pytest.mark.gpu

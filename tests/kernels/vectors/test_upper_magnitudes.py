@@ -11,16 +11,13 @@ import torch
 from hifigemm.engines import engine_for
 from hifigemm.kernels.products.largest_sums import largest_sums
 from hifigemm.kernels.runtime.recording import run_recorded
-from hifigemm.kernels.vectors.scaled_residues import sized_residues
 from hifigemm.kernels.vectors.upper_magnitudes import (
     NOT_FINITE,
-    put_on_grids,
     scales_of_sums,
     upper_magnitudes,
 )
 from hifigemm.numerics import scaling
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.error_ratio import _sizes, on_grid
 from hifigemm.numerics.estimates import accurate_bits, magnitudes_up
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.special import clean, nonfinite_vectors
@@ -143,33 +140,3 @@ def test_integers_are_as_short_as_their_bits_say():
         rows, _ = plain_scales(a, b, count)
         bits = accurate_bits(moduli)
         assert bits - 1 <= rows.exponent[0, 0, 0] < bits
-
-
-@pytest.mark.parametrize("family", ["uniform", "full_range", "sparse", "zeros"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_grids_are_those_of_the_plain_function(make_pair, family, dtype):
-    """In units of `Sizes`, beside the scales of many and of few moduli."""
-
-    def grids(left, right, moduli, terms, power):
-        sides = (left, 2), (right, 1)
-        *_, scales = everything(left, right, moduli)
-        *_, sizes = sized_residues(sides, moduli)
-        put_on_grids(sizes, scales, terms, power)
-        return sizes.norms
-
-    a, b = (x[None] for x in make_pair(family, 17, 300, 3, dtype))
-    x, y = torch.from_numpy(a).to(DEVICE), torch.from_numpy(b).to(DEVICE)
-    terms = 300 * (2 if a.dtype.kind == "c" else 1)
-    for count, power in ((2, 0), (9, 35), (20, 80)):
-        moduli = moduli_set(count, a.dtype.kind == "c")
-        found = run_recorded(grids, x, y, moduli, terms, power).cpu().numpy()
-        with np.errstate(all="ignore"):
-            scales = plain_scales(a, b, count)
-            sizes = [_sizes(z, axis, 2**14) for z, axis in ((a, 2), (b, 1))]
-        wanted = [
-            on_grid(sums, exponents, scale, terms)
-            for (exponents, _, sums), scale in zip(sizes, scales, strict=True)
-        ]
-        for row, unit in ((0, 15 + power), (1, 15)):
-            want = np.concatenate([part[row].reshape(-1) for part in wanted])
-            np.testing.assert_array_equal(found[row], np.ldexp(want, unit))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hifigemm.base.formats import FP64
+from hifigemm.base.store import once
 from hifigemm.engines.device_array import count_change, unwrap, wrap
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.float32_precision import float32_precision
@@ -31,12 +32,15 @@ from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 
 if TYPE_CHECKING:
+    from hifigemm.kernels.runtime.buffers import Buffer
     from hifigemm.kernels.runtime.launch_list import LaunchList
 
 _NEAR = 30
 """Powers of two of smaller alpha are taken as a factor of the product."""
-_LARGEST_REAL = 2**27
-"""Bytes of a complex operand as a real matrix, which launches behind its product read."""
+_EMBEDDED_BYTES = 2**25
+"""Of parts of complex operands that launches behind a product read as real matrices at a
+time: as much as cuBLAS takes for itself on a Hopper.
+"""
 _SINGLE = (torch.float32, torch.complex64)
 
 
@@ -51,20 +55,14 @@ class NativeLowering(Lowering):
         self.plan = plan
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
-        """0: the library manages its own workspace."""
+        """0: the library manages its own workspace, and what complex operands take
+        behind it is no larger.
+        """
         return 0
 
-    def lower(self, signature: Signature) -> Executable | None:
-        """The product, and the launches behind it; None where they take too much memory
-        for complex operands.
-        """
-        plan = self.plan
-        problem = plan.problem
-        if plan.certifies and problem.is_complex:
-            real_bytes = 2 * signature.right.size * problem.dtype.itemsize
-            if real_bytes > _LARGEST_REAL:
-                return None
-        return NativeOnDevice(plan, signature)
+    def lower(self, signature: Signature) -> Executable:
+        """The product, and the launches behind it."""
+        return NativeOnDevice(self.plan, signature)
 
 
 class NativeOnDevice:
@@ -99,7 +97,7 @@ class NativeOnDevice:
         if needs_finish and find_spec("triton") is not None:
             self._finish = _finishing(plan, signature)
         self._late_shift = 0 if self._finish else signature.shift
-        # Kernels finish contiguous products.
+        # What launches complete is made in new memory: `out` may lie anyhow.
         self._is_direct = signature.out is not None and not (
             signature.shift or self._is_combined or problem.mirror or plan.certifies
         )
@@ -181,26 +179,57 @@ def _finishing(plan: Plan, signature: Signature) -> LaunchList:
     """Launches for 2**shift fl(A B), A and B, which make entries again: those that are
     not finite, and where entries are certified, those in which underflow may count.
     """
-    from hifigemm.kernels.endings.rounding import Targets
-    from hifigemm.kernels.endings.underflow import look_for_underflow
-    from hifigemm.kernels.runtime.launch_list import LaunchList
-    from hifigemm.kernels.sums.rounded_sums import finish_entries
+    from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of
 
     problem = plan.problem
+    a, b = unwrap(signature.left), unwrap(signature.right)
     shift = signature.shift
-    dtype = TORCH_DTYPES[problem.dtype]
-    launches = LaunchList(unwrap(signature.left).device)
-    product = launches.operand(torch.empty(problem.shape, dtype=dtype, device="meta"))
-    left = launches.operand(unwrap(signature.left))
-    right = launches.operand(unwrap(signature.right))
+
+    def make() -> LaunchList:
+        dtype = TORCH_DTYPES[problem.dtype]
+        product = torch.empty(problem.shape, dtype=dtype, device="meta")
+        launches = LaunchList(a.device)
+        operands = [launches.operand(x) for x in (product, a, b)]
+        _finish_in_parts(operands, problem, shift, certifies=plan.certifies)
+        return launches.finish().compile()
+
+    layout = facts_of(a), facts_of(b), a.device
+    key = "finishing", problem, shift, plan.certifies, layout
+    return once(key, make, a.device)
+
+
+def _finish_in_parts(
+    operands: list[Buffer], problem: Problem, shift: int, *, certifies: bool
+) -> None:
+    """Add the launches for a product and its operands. Complex ones are read as real
+    matrices, in parts of so many rows and columns as their memory allows.
+    """
+    from hifigemm.kernels.endings.rounding import Targets
+    from hifigemm.kernels.endings.underflow import look_for_underflow
+    from hifigemm.kernels.sums.rounded_sums import finish_entries
+    from hifigemm.kernels.vectors.embedding import interleaved
+
+    product, left, right = operands
     underflow = None
-    if plan.certifies:
+    if certifies:
         underflow = look_for_underflow(
             product, left, right, problem.terms, problem.fmt.emin, shift
         )
-    targets = Targets(product)
-    finish_entries(left, right, targets, shift=shift, underflow=underflow)
-    return launches.finish().compile()
+    rows = problem.m
+    columns = problem.n
+    if problem.is_complex:
+        # A column becomes two of pairs; a row one of pairs, which it may be as it is.
+        vector_bytes = problem.k * problem.dtype.itemsize
+        columns = max(_EMBEDDED_BYTES // (2 * len(right) * vector_bytes), 1)
+        if interleaved(left) is None:
+            rows = max(_EMBEDDED_BYTES // (len(left) * vector_bytes), 1)
+    for row in range(0, problem.m, rows):
+        of_rows = slice(row, row + rows)
+        for column in range(0, problem.n, columns):
+            of_columns = slice(column, column + columns)
+            targets = Targets(product[:, of_rows, of_columns])
+            x, y = left[:, of_rows], right[:, :, of_columns]
+            finish_entries(x, y, targets, shift=shift, underflow=underflow)
 
 
 def _combined(problem: Problem, signature: Signature) -> Callable[..., torch.Tensor]:

@@ -56,7 +56,6 @@ from hifigemm.kernels.vectors import inner_scaling, scaled_residues
 from hifigemm.kernels.vectors.block_sums import block_sums, halves_of
 from hifigemm.kernels.vectors.scaled_residues import VectorScale
 from hifigemm.kernels.vectors.upper_magnitudes import (
-    put_on_grids,
     scales_of_sums,
     upper_magnitudes,
 )
@@ -72,7 +71,7 @@ from hifigemm.model.plan import (
 from hifigemm.model.problem import Block, Problem
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
-from hifigemm.numerics.error_ratio import error_bound, grid_bound, largest_ratio
+from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS, accurate_bits
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
@@ -172,13 +171,12 @@ def lowering(
     """The launches of a plan; None where entries are to be certified one by one, and for
     so many terms that one product of magnitudes does not hold their sums.
     """
-    is_certified = plan.verification is Verification.ENTRYWISE
     if not plan.scheme.by_norms:
-        is_largest = plan.scheme.scaling == "largest"
-        if plan.evidence is not None or is_certified or (is_largest and plan.certifies):
-            return None
-        is_short = is_largest or plan.problem.k <= MAGNITUDE_TERMS
-        return _FixedCount(plan, device, costs) if is_short else None
+        # A bound of |A||B| is worked out step by step.
+        is_settled = not plan.certifies and plan.evidence is None
+        is_short = plan.scheme.scaling == "largest" or plan.problem.k <= MAGNITUDE_TERMS
+        return _FixedCount(plan, device, costs) if is_settled and is_short else None
+    is_certified = plan.verification is Verification.ENTRYWISE
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
         return _FixedCount(plan, device, costs)
     if plan.target.by_entry or (is_certified and plan.evidence is not None):
@@ -210,10 +208,7 @@ class _Residues(CudaLowering):
         if self.plan.scheme.scaling == "accurate":
             p = self.plan.problem
             pitch = -(-p.k // 128) * 128 * (2 if p.is_complex else 1)
-            # Magnitudes, and those of an error ratio with the residues beside them.
-            planes = num_planes(moduli_of(self.plan, 2), p.is_complex)
-            copies = 2 + planes if self.plan.certifies else 1
-            return p.batch * (p.m + p.n) * pitch * copies
+            return p.batch * (p.m + p.n) * pitch
         schemes = self.plan.scheme, *self.plan.alternatives
         if any(not x.is_native and x.scaling == "inner" for x in schemes):
             return bytes_outside(self.plan, batch, rows, cols)
@@ -357,20 +352,6 @@ class _FixedCount(_Residues):
         has_bits = _required_bits(plan) is not None
         return has_bits and self._has_one_scale and plan.is_whole
 
-    @property
-    def record_words(self) -> int:
-        """For the error ratio by which a report of accurate scaling states a bound."""
-        return int(self.plan.certifies)
-
-    def decision(self, words: Sequence[int]) -> RecordedDecision:
-        """The bound that the ratio is."""
-        plan = self.plan
-        ratio = float(np.int64(words[0]).view(np.float64)) * RATIO_UNIT
-        bound = grid_bound(ratio * 2.0 ** -_power_of_grids(moduli_of(plan)))
-        return RecordedDecision(
-            True, plan.scheme, bound, plan.num_products, plan.k_block
-        )
-
     def predicate_of(
         self, missing: Buffer | None, given: Arguments
     ) -> Predicate | None:
@@ -467,8 +448,6 @@ class _FixedCount(_Residues):
         scales = None
         if plan.scheme.scaling == "accurate":
             scales = _accurate_scales(plan, given, moduli)
-            if given.record is not None:
-                _record_ratio(plan, given, scales)
         # The same kernel makes the residues whether or not the number is asked for.
         missing: Buffer | None = None
         if self._counts_bits(plan):
@@ -631,30 +610,6 @@ def _accurate_scales(
     sums = largest_sums(magnitudes)
     scales = scales_of_sums(magnitudes, sums, moduli)
     return scales[0], scales[-1]
-
-
-def _record_ratio(
-    plan: Plan, given: Arguments, scales: tuple[VectorScale, VectorScale]
-) -> None:
-    """Raise the record to the error ratio of integers with these scales."""
-    two = moduli_of(plan, 2)
-    if plan.problem.is_of_one_operand:
-        *_, sizes = scaled_residues.sized_residues(((given.a, 2),), two)
-        of_sizes: tuple[VectorScale, ...] = scales[:1]
-    else:
-        sides = (given.a, 2), (given.b, 1)
-        *_, sizes = scaled_residues.sized_residues(sides, two)
-        of_sizes = scales
-    power = _power_of_grids(moduli_of(plan))
-    put_on_grids(sizes, of_sizes, plan.problem.terms, power)
-    error_ratio_bits(sizes, into=given.record)
-
-
-def _power_of_grids(moduli: ModuliSet) -> int:
-    """By which what integers err by is near 1 for the error ratio: the largest ones of a
-    vector are below 2**6 the root of half the range.
-    """
-    return math.isqrt(moduli.half_range).bit_length()
 
 
 def _required_bits(plan: Plan) -> tuple[int, int] | None:

@@ -1,9 +1,10 @@
-"""Entries of a library's product in which underflow may count; a later launch makes them
-again.
+"""Which entries of a library's product are to be made again: those that are not finite,
+and those in which underflow may count.
 
-The host waits for nothing. One launch looks at the product. Where it sees a small entry,
-which zeros are, the next one looks at the operands: no product of two entries underflows
-unless their exponents are far below zero. What both have found stays on the device.
+The host waits for nothing. One launch looks at the product. Where it sees a small entry
+(zeros are small), the next one looks at the operands: no product of two entries
+underflows unless their exponents are far below zero. What both have found stays on the
+device, for `finish_entries`.
 """
 
 # Kernels are untyped.
@@ -43,8 +44,8 @@ _TOP = tl.constexpr(1025)
 """Above the exponents floor(log2 |x|) of all numbers. Distances from here are never
 negative.
 """
-_HIGH = 960
-"""From 2**960 on, thresholds are infinite."""
+_LARGEST_THRESHOLD = 960
+"""Exponent from which the threshold of small entries is infinite."""
 _SMALL = tl.constexpr(1)
 _NOT_FINITE = tl.constexpr(2)
 """Bits of what a program has seen in a product."""
@@ -56,8 +57,8 @@ class Underflow(NamedTuple):
     seen: Buffer  # int32, of each program
     # from `_TOP` down to the least exponents of both operands, int32, of each program
     distances: Buffer
-    # An entry is small below the float64 with these bits; it counts as lost where the
-    # distances of both operands have a larger sum than this.
+    # An entry is small below the float64 with these bits. Small entries are open where
+    # the distances of both operands have a larger sum than this.
     least_bits: int
     most_distance: int
     programs: int  # that have looked at each matrix
@@ -65,7 +66,7 @@ class Underflow(NamedTuple):
 
 @triton.jit(do_not_specialize=["size", "least_bits"])
 def _look_at_product_kernel(
-    product, size, least_bits: tl.int64, seen, BLOCK: tl.constexpr
+    product, size: tl.int64, least_bits: tl.int64, seen, BLOCK: tl.constexpr
 ):
     """Whether components of a product are small, or not finite; see `Underflow`."""
     found = tl.zeros([BLOCK], tl.int32)
@@ -162,7 +163,8 @@ def look_for_underflow(
     least_exponent: int,
     shift: int = 0,
 ) -> Underflow:
-    """What `finish_entries` wants to know of a product of a library.
+    """What tells `finish_entries` which entries of a library's product are open: those
+    that are not finite, and small ones where a product of two entries underflows.
 
     Parameters
     ----------
@@ -184,7 +186,7 @@ def look_for_underflow(
     distances = product.launches.empty((2 * programs,), torch.int32)
     # fl(A B) and 2**shift times it are to be large.
     exponent = least_exponent + max(shift, 0)
-    least = terms * 2.0**exponent if exponent < _HIGH else math.inf
+    least = terms * 2.0**exponent if exponent < _LARGEST_THRESHOLD else math.inf
     least_bits = float64_bits(least)
     most_distance = 2 * _TOP.value - least_exponent + min(shift, 0)
     _look_at_product(

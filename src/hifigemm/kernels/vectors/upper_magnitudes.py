@@ -19,12 +19,11 @@ import triton
 import triton.language as tl
 
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.common import power_of_two, runs_ptx
+from hifigemm.kernels.runtime.common import runs_ptx
 from hifigemm.kernels.runtime.launch import Launch
 from hifigemm.kernels.vectors.residue_words import vector_constants
 from hifigemm.kernels.vectors.scaled_residues import (
     Operand,
-    Sizes,
     VectorScale,
     along_k,
     layout_of,
@@ -46,7 +45,6 @@ from hifigemm.kernels.vectors.vector_norms import (
 )
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP
 from hifigemm.numerics.residues import ModuliSet
-from hifigemm.numerics.scaling import NORM_BITS
 
 _BITS = tl.constexpr(MAGNITUDE_BITS_UP)
 _SCALES = 256
@@ -153,42 +151,8 @@ def scales_of_sums_kernel(
     tl.store(nearest + numbers, to_nearest, mask=exists)
 
 
-@triton.jit(do_not_specialize=["count", "terms", "power"])
-def grids_kernel(
-    norms,
-    sums,
-    exponents,
-    scales,
-    nearest,
-    count,
-    terms,
-    power,
-    COUNT: tl.constexpr,
-    NORM_BITS: tl.constexpr,
-):
-    """Twin: numerics.error_ratio.on_grid, in the units of `Sizes`; what replaces norms
-    is 2**power times as large.
-    """
-    numbers = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
-    exists = numbers < count
-    sizes = tl.load(sums + numbers, mask=exists, other=0.0)
-    # What is not finite has sums of 0, too.
-    is_empty = sizes == 0.0
-    e = tl.load(exponents + numbers, mask=exists, other=0)
-    scale = tl.load(scales + numbers, mask=exists, other=0)
-    is_nearest = tl.load(nearest + numbers, mask=exists, other=0) != 0
-    # Of delta 2**-s.
-    exponent = tl.where(is_empty, 0, tl.where(is_nearest, -1, 0) - scale - e)
-    exponent += NORM_BITS
-    lifted = sizes + terms.to(tl.float64) * power_of_two(exponent)
-    grid = power_of_two(exponent + power)
-    tl.store(sums + numbers, tl.where(is_empty, 0.0, lifted), mask=exists)
-    tl.store(norms + numbers, tl.where(is_empty, 0.0, grid), mask=exists)
-
-
 _magnitudes = Launch(upper_magnitudes_kernel)
 _scales = Launch(scales_of_sums_kernel)
-_grids = Launch(grids_kernel)
 
 
 def upper_magnitudes(operands: tuple[Operand, ...]) -> UpperMagnitudes:
@@ -250,34 +214,3 @@ def scales_of_sums(
             shapes, exponents.split(totals), nearest.split(totals), strict=True
         )
     )
-
-
-def put_on_grids(
-    sizes: Sizes, scales: tuple[VectorScale, ...], terms: int, power: int
-) -> None:
-    """Put what integers of scaled vectors err by where the norms of `sizes` are.
-
-    The error ratio of these sizes is then 2**power times what integers of one operand,
-    or of two, err by beside |A||B|; `terms` are those of a component.
-    """
-    total = sizes.exponents.shape[0]
-    start = 0
-    for scale in scales:
-        count = scale.exponent.numel()
-        vectors = slice(start, start + count)
-        _grids(
-            (-(-count // _SCALES),),
-            sizes.norms[0, vectors],
-            sizes.norms[1, vectors],
-            sizes.exponents[vectors],
-            scale.exponent,
-            scale.nearest,
-            count,
-            terms,
-            power,
-            COUNT=_SCALES,
-            NORM_BITS=NORM_BITS,
-            num_warps=4,
-        )
-        start += count
-    assert start == total
