@@ -200,8 +200,15 @@ def continue_after(
     """
     # Prepared splits belong to the plan that was not enough.
     signature = signature._replace(splits=NO_SPLITS)
-    # A plan with evidence computes the whole product again.
-    if refusal.evidence is not None:
+    # A plan with evidence computes the whole product again; so does a plan after a
+    # native product that "auto" chose.
+    is_chosen_native = (
+        plan.scheme.is_native
+        and plan.asked is None
+        and has_kernels(engine)
+        and not signature.shift
+    )
+    if refusal.evidence is not None or is_chosen_native:
         make = partial(with_evidence, plan, refusal.evidence, engine, workspace)
         finer, _ = planned(make, plan.problem, lambda: signature[:2], engine, workspace)
         executable = lowered(finer, signature, engine, workspace)

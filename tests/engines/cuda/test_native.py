@@ -15,7 +15,7 @@ from hifigemm.kernels.sums import rounded_sums
 from hifigemm.numerics.bits import real_components
 from hifigemm.numerics.bounds import free_of_underflow, native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
-from hifigemm.running import executor
+from hifigemm.running import auto, executor
 from hifigemm.running.executor import execute
 from hifigemm.testing.reference import meets_promise
 from tests.engines.cuda.operands import operands
@@ -233,6 +233,44 @@ def test_complex_operands_are_read_in_parts(
     rows = [5] if layout == "rows" else [2, 2, 1]
     assert scratch == [(1, m, 1) for m in rows for _ in range(4)]
     store.forget()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_a_large_product_with_such_entries_is_refused(
+    as_on_gpu, make_pair, monkeypatch, dtype
+):
+    """By one wait of the host; the product is made in another way then. Zeros of which
+    no term underflows are none of them.
+    """
+    monkeypatch.setattr(native, "_MOST_FINISHED", 5 * 7 * 4 - 1)
+    u, options = for_a_number(dtype)
+    options["scheme"] = "auto"
+    monkeypatch.setattr(auto, "_CERTIFICATE", -1.0)
+    a, b = make_pair("uniform", 5, 7, 4, dtype)
+    x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
+    x[3] = 0
+    terms = 14 if x.is_complex() else 7
+    for _ in range(3):
+        found, report = hg.matmul(x, y, return_report=True, **options)
+        assert (report.scheme, report.bound) == (hg.Native(), native_bound(terms, u))
+        assert torch.equal(found, torch.matmul(x, y))
+    hostile = hostile_pair(make_pair, dtype)
+    hostile[0][4] = 1.0
+    z, t = (torch.from_numpy(v).to(DEVICE) for v in hostile)
+    given = torch.full_like(found, 7.0)
+    for out in (None, given):
+        found, report = hg.matmul(z, t, return_report=True, out=out, **options)
+        assert report.scheme != hg.Native()
+        assert meets_promise(on_host(found), *hostile, report.bound).all()
+
+
+def test_the_host_does_not_ask_while_a_graph_is_captured(as_on_gpu, monkeypatch):
+    monkeypatch.setattr(native, "_MOST_FINISHED", 0)
+    x, y = (torch.from_numpy(v[0]).to(DEVICE) for v in operands())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(hg.PlanError, match="nothing can be read back"):
+        hg.matmul(x, y, accuracy=1e-12, scheme="native")
 
 
 @pytest.mark.gpu

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hifigemm.kernels.endings.rounding import Targets
-from hifigemm.kernels.endings.underflow import look_for_underflow
+from hifigemm.kernels.endings.underflow import look_for_underflow, send_is_open
+from hifigemm.kernels.runtime.host_word import HostWord
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.sums.rounded_sums import finish_entries
 from hifigemm.numerics.bits import real_components
@@ -140,3 +141,22 @@ def test_operands_without_small_numbers_do_not_underflow(dtype):
     product[0, 0] = np.nan
     again = made_again(product, on_device(left, "rows"), on_device(deep[1], "rows"))
     assert again[0, 1:].all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_host_hears_whether_any_entry_is_open(dtype):
+    def ask(product, left, right, terms, emin, word):
+        underflow = look_for_underflow(product, left, right, terms, emin)
+        send_is_open(underflow, word)
+
+    emin = int(np.log2(float(np.finfo(dtype).tiny)))
+    for operands, is_deep in zip(deep_and_flat(dtype), (True, False), strict=True):
+        left, right = (on_device(x, "rows") for x in operands)
+        for value, is_open in ((3.5, False), (0.0, is_deep), (np.inf, True)):
+            product = product_of(dtype, (1, 5, 7))
+            real_components(product).reshape(-1)[9] = value
+            x = torch.from_numpy(product).to(DEVICE)
+            word = HostWord(x.device)
+            with word.in_use():
+                run_recorded(ask, x, left, right, 12, emin, word.tensor)
+                assert word.read() == is_open, value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,19 @@ import torch
 
 from hifigemm.base.formats import FP64
 from hifigemm.base.store import once
-from hifigemm.engines.device_array import count_change, unwrap, wrap
+from hifigemm.engines.device_array import (
+    check_not_capturing,
+    count_change,
+    unwrap,
+    wrap,
+)
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.model.engine import Lowering
 from hifigemm.model.executable import (
     NO_SPLITS,
+    NOT_ORDINARY,
     Executable,
     Outcome,
     Refusal,
@@ -32,11 +39,17 @@ from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 
 if TYPE_CHECKING:
+    from hifigemm.kernels.endings.underflow import Underflow
     from hifigemm.kernels.runtime.buffers import Buffer
+    from hifigemm.kernels.runtime.host_word import HostWord
     from hifigemm.kernels.runtime.launch_list import LaunchList
 
 _NEAR = 30
 """Powers of two of smaller alpha are taken as a factor of the product."""
+_MOST_FINISHED = 2**30
+"""Multiplications of a certified product whose entries may all be made again, at most: by
+the cost model that takes an H200 2 ms.
+"""
 _EMBEDDED_BYTES = 2**25
 """Of parts of complex operands that launches behind a product read as real matrices at a
 time: as much as cuBLAS takes for itself on a Hopper.
@@ -48,7 +61,7 @@ class NativeLowering(Lowering):
     """The library's product; see `hifigemm.model.engine.Lowering`.
 
     At the level of its own format it is taken as it is, over- and underflow included;
-    else launches make such entries again.
+    else launches make such entries again, or a large product is refused.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -69,7 +82,8 @@ class NativeOnDevice:
     """The library's product of tensors of one layout; see `Executable`.
 
     Where entries are to be certified, launches behind it make those again that may have
-    over- or underflowed.
+    over- or underflowed. A large product with such entries is refused: all of its
+    entries may be of them, and sums of so many terms take long.
     """
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
@@ -93,10 +107,14 @@ class NativeOnDevice:
         self._product_shape = stack_shape[1:] if are_matrices else stack_shape
         # A B may overflow, too, where a power of two brings it back.
         self._finish = None
+        self._question = None
         needs_finish = plan.certifies or signature.shift <= -_NEAR
-        if needs_finish and find_spec("triton") is not None:
-            self._finish = _finishing(plan, signature)
-        self._late_shift = 0 if self._finish else signature.shift
+        if plan.certifies and _multiplications(problem) > _MOST_FINISHED:
+            self._question = _Question(plan, signature)
+        elif needs_finish and find_spec("triton") is not None:
+            self._finish = _launches_behind(plan, signature)
+        is_shifted_first = self._finish is not None or self._question is not None
+        self._late_shift = 0 if is_shifted_first else signature.shift
         # What launches complete is made in new memory: `out` may lie anyhow.
         self._is_direct = signature.out is not None and not (
             signature.shift or self._is_combined or problem.mirror or plan.certifies
@@ -118,18 +136,22 @@ class NativeOnDevice:
         beta: complex = 0.0,
         splits: Splits = NO_SPLITS,
     ) -> Outcome | Refusal:
-        """See `Executable`; nothing waits for the device."""
+        """See `Executable`; nothing waits for the device but large certified products."""
         left = _in_shape(a, self._left_shape)
         right = _in_shape(b, self._right_shape)
         target = None
         if self._is_direct and out is not None:
             target = _in_shape(out, self._product_shape)
         product = self._multiply(left, right, target)
+        if self._shift != self._late_shift:
+            stack = wrap(product.view(self._stack_shape))
+            product = unwrap(scale_entries(stack, self._shift))
         if self._finish is not None:
-            if self._shift:
-                stack = wrap(product.view(self._stack_shape))
-                product = unwrap(scale_entries(stack, self._shift))
             self._finish(product, left, right)
+        elif self._question is not None and self._question.is_open(
+            product, left, right
+        ):
+            return NOT_ORDINARY
         if target is not None:
             return Outcome(out, self._bound, 1.0)
         product = _mirrored(product, self._mirror)
@@ -170,14 +192,45 @@ class NativeOnDevice:
         return unwrap(values)
 
 
+class _Question:
+    """Asks the device whether any entry of a product may have over- or underflowed."""
+
+    def __init__(self, plan: Plan, signature: Signature) -> None:
+        from hifigemm.kernels.runtime.host_word import HostWord
+
+        self._launches = _launches_behind(plan, signature, asks=True)
+        self._word = partial(HostWord, unwrap(signature.left).device)
+        self._idle: list[HostWord] = []  # those that no call uses
+
+    def is_open(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
+        """Of C = A B; waits for the device."""
+        check_not_capturing()
+        try:
+            word = self._idle.pop()
+        except IndexError:
+            word = self._word()
+        with word.in_use():
+            self._launches(c, a, b, word.tensor)
+            number = word.read()
+        self._idle.append(word)
+        return number != 0
+
+
+def _multiplications(problem: Problem) -> int:
+    """Of real numbers."""
+    return problem.multiplications * (4 if problem.is_complex else 1)
+
+
 def _in_shape(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """x in this shape, itself where it has it."""
     return x if x.shape == shape else x.reshape(shape)
 
 
-def _finishing(plan: Plan, signature: Signature) -> LaunchList:
-    """Launches for 2**shift fl(A B), A and B, which make entries again: those that are
-    not finite, and where entries are certified, those in which underflow may count.
+def _launches_behind(
+    plan: Plan, signature: Signature, *, asks: bool = False
+) -> LaunchList:
+    """Launches for 2**shift fl(A B), A and B: those that make entries again, or, where
+    the host asks, those that tell its word whether any entry is open.
     """
     from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of
 
@@ -186,35 +239,49 @@ def _finishing(plan: Plan, signature: Signature) -> LaunchList:
     shift = signature.shift
 
     def make() -> LaunchList:
+        from hifigemm.kernels.endings.underflow import (
+            look_for_underflow,
+            send_is_open,
+        )
+
         dtype = TORCH_DTYPES[problem.dtype]
-        product = torch.empty(problem.shape, dtype=dtype, device="meta")
         launches = LaunchList(a.device)
-        operands = [launches.operand(x) for x in (product, a, b)]
-        _finish_in_parts(operands, problem, shift, certifies=plan.certifies)
+        product = launches.operand(
+            torch.empty(problem.shape, dtype=dtype, device="meta")
+        )
+        left = launches.operand(a)
+        right = launches.operand(b)
+        if asks:
+            word = launches.operand(torch.empty(1, dtype=torch.int64, device="meta"))
+        underflow = None
+        if plan.certifies:
+            terms, emin = problem.terms, problem.fmt.emin
+            underflow = look_for_underflow(product, left, right, terms, emin, shift)
+        if asks and underflow is not None:
+            send_is_open(underflow, word)
+        else:
+            _finish_in_parts((product, left, right), problem, shift, underflow)
         return launches.finish().compile()
 
     layout = facts_of(a), facts_of(b), a.device
-    key = "finishing", problem, shift, plan.certifies, layout
+    key = "behind", problem, shift, plan.certifies, asks, layout
     return once(key, make, a.device)
 
 
 def _finish_in_parts(
-    operands: list[Buffer], problem: Problem, shift: int, *, certifies: bool
+    operands: tuple[Buffer, Buffer, Buffer],
+    problem: Problem,
+    shift: int,
+    underflow: Underflow | None,
 ) -> None:
     """Add the launches for a product and its operands. Complex ones are read as real
     matrices, in parts of so many rows and columns as their memory allows.
     """
     from hifigemm.kernels.endings.rounding import Targets
-    from hifigemm.kernels.endings.underflow import look_for_underflow
     from hifigemm.kernels.sums.rounded_sums import finish_entries
     from hifigemm.kernels.vectors.embedding import interleaved
 
     product, left, right = operands
-    underflow = None
-    if certifies:
-        underflow = look_for_underflow(
-            product, left, right, problem.terms, problem.fmt.emin, shift
-        )
     rows = problem.m
     columns = problem.n
     if problem.is_complex:

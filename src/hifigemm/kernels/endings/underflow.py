@@ -151,6 +151,14 @@ def open_by_underflow(underflow):
     return tl.where(is_lost, least, 0.0), is_any_open
 
 
+@triton.jit(do_not_specialize=["underflow"])
+def _send_is_open_kernel(underflow, host_word):
+    """One program tells the host whether any entry is open."""
+    _, is_any_open = open_by_underflow(underflow)
+    tl.store(host_word, is_any_open.to(tl.int64))
+
+
+_send_is_open = Launch(_send_is_open_kernel)
 _look_at_product = Launch(_look_at_product_kernel)
 _look_at_operands = Launch(_look_at_operands_kernel)
 
@@ -210,6 +218,11 @@ def look_for_underflow(
         num_warps=4,
     )
     return Underflow(seen, distances, least_bits, most_distance, programs)
+
+
+def send_is_open(underflow: Underflow, host_word: Buffer) -> None:
+    """Send 1 to the buffer of a `HostWord` if any entry is open, else 0."""
+    _send_is_open((1,), underflow, host_word, num_warps=4)
 
 
 def _num_tiles(sizes: tuple[int, int, int]) -> int:
