@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hifigemm.kernels.endings.rounding import Targets
 from hifigemm.kernels.endings.underflow import look_for_underflow, send_is_open
-from hifigemm.kernels.runtime.host_word import HostWord
+from hifigemm.kernels.runtime.host_word import HostWords
 from hifigemm.kernels.runtime.recording import run_recorded
 from hifigemm.kernels.sums.rounded_sums import finish_entries
 from hifigemm.numerics.bits import real_components
@@ -156,7 +158,5 @@ def test_the_host_hears_whether_any_entry_is_open(dtype):
             product = product_of(dtype, (1, 5, 7))
             real_components(product).reshape(-1)[9] = value
             x = torch.from_numpy(product).to(DEVICE)
-            word = HostWord(x.device)
-            with word.in_use():
-                run_recorded(ask, x, left, right, 12, emin, word.tensor)
-                assert word.read() == is_open, value
+            asking = partial(run_recorded, ask, x, left, right, 12, emin)
+            assert HostWords(x.device).number_from(asking) == is_open, value

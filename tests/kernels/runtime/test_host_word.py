@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hifigemm.kernels.runtime import host_word as module
-from hifigemm.kernels.runtime.host_word import HostWord, send
+from hifigemm.kernels.runtime.host_word import HostWord, HostWords, send
 from hifigemm.kernels.runtime.recording import run_recorded
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -34,14 +35,43 @@ def test_two_numbers_come_in_one():
     assert word.read() == 5 + (9 << 32)
 
 
+def test_calls_one_after_the_other_share_a_word():
+    words = HostWords(DEVICE)
+    sent = []
+
+    def launch(number, word):
+        sent.append(word.data_ptr())
+        numbers = torch.tensor([number], dtype=torch.int64, device=DEVICE)
+        run_recorded(send, numbers, word)
+
+    for number in (4, 0, 9):
+        assert words.number_from(partial(launch, number)) == number
+    assert len(set(sent)) == 1
+
+    # A call that begins during another one has its own.
+    def launch_after_another(word):
+        assert words.number_from(partial(launch, 2)) == 2
+        launch(3, word)
+
+    assert words.number_from(launch_after_another) == 3
+    assert sent[3] != sent[4]
+
+
 def test_memory_of_a_wait_that_ends_early_is_nobody_elses():
-    word = HostWord(DEVICE)
+    words = HostWords(DEVICE)
     before = len(module._abandoned)
-    with pytest.raises(KeyboardInterrupt), word.in_use():
+    given = []
+
+    def interrupt(word):
+        given.append(word)
         raise KeyboardInterrupt
-    assert module._abandoned[before:] == [word]
-    with word.in_use():
-        pass
+
+    with pytest.raises(KeyboardInterrupt):
+        words.number_from(interrupt)
+    (abandoned,) = module._abandoned[before:]
+    assert abandoned.tensor is given[0]
+    words.number_from(lambda word: given.append(word.fill_(5)))
+    assert given[1] is not given[0]
     assert len(module._abandoned) == before + 1
 
 

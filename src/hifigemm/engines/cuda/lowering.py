@@ -29,7 +29,7 @@ from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.kernels.endings.mirror import mirror
 from hifigemm.kernels.products.epilogue import combine_in_place
 from hifigemm.kernels.runtime.buffers import Buffer
-from hifigemm.kernels.runtime.host_word import HostWord
+from hifigemm.kernels.runtime.host_word import HostWords
 from hifigemm.kernels.runtime.launch import Scalar, scalar
 from hifigemm.kernels.runtime.launch_list import LaunchList, facts_of, raw_stream
 from hifigemm.kernels.runtime.recording import run_recorded
@@ -84,13 +84,13 @@ class Arguments(NamedTuple):
     b: Any
     out: Any
     record: Any = None  # int64 words in which the device notes what it found
-    host_word: Any = None  # where the host gets a number before the product is there
     c: Any = None
     second: Any = None  # the other array of a pair or an enclosure
     combined: Any = None  # where a launch of its own writes alpha T + beta C
     # (planes, exponents) of prepared operands
     left: tuple[Any, Any] | None = None
     right: tuple[Any, Any] | None = None
+    host_word: Any = None  # where the host gets a number before the product is there
     shift: int = 0
     # numbers or `Scalar`s, where the launches of the plan apply them; else 1 and 0
     alpha: float | Scalar = 1.0
@@ -103,10 +103,11 @@ class Arguments(NamedTuple):
 
     def facts(self) -> Hashable:
         """What launches rest on: they serve all arguments with the same facts."""
-        single = self.a, self.b, self.out, self.record, self.host_word, self.c
+        single = self.a, self.b, self.out, self.record, self.c
         left = self.left or (None, None)
         right = self.right or (None, None)
-        memory = *single, self.second, self.combined, *left, *right
+        behind = self.second, self.combined, *left, *right, self.host_word
+        memory = *single, *behind
         return self.shift, *(None if x is None else facts_of(x) for x in memory)
 
     def in_list(self, launches: LaunchList) -> Arguments:
@@ -126,12 +127,12 @@ class Arguments(NamedTuple):
             b=operand(self.b),
             out=operand(self.out),
             record=None if record is None else launches.operand(record, is_zero=True),
-            host_word=operand(self.host_word),
             c=operand(self.c),
             second=operand(self.second),
             combined=operand(self.combined),
             left=operands(self.left),
             right=operands(self.right),
+            host_word=operand(self.host_word),
         )
 
 
@@ -442,7 +443,7 @@ class Launches:
         left, right = map(_planes_of, signature.splits)
         self._record_words = lowering.record_words
         self._is_checked = lowering.is_checked
-        self._host_words: list[HostWord] = []  # those that no call uses
+        self._host_words = HostWords(self._device)
         self._bound = plan.bound
         self._num_products: float = plan.num_products
         self._notes: tuple[str, ...] = ()
@@ -457,12 +458,12 @@ class Launches:
             b=unwrap(signature.right),
             out=product,
             record=lowering.layout_of_record(),
-            host_word=layout((1,), torch.int64) if lowering.is_checked else None,
             c=None if applied.c is None else unwrap(applied.c),
             second=product if self._has_two_parts else None,
             combined=new if self._adds_a_step else None,
             left=left,
             right=right,
+            host_word=layout((1,), torch.int64) if lowering.is_checked else None,
             shift=signature.shift,
         )
         self._launches = lowering.launches(arguments, has_scalars=self._has_scalars)
@@ -499,11 +500,6 @@ class Launches:
             memory.append(record)
             stream = raw_stream(device) if record.is_cuda else None
             decision = partial(self._lowering.read, record, stream)
-        host_word = None
-        if self._is_checked:
-            check_not_capturing()
-            host_word = self._host_word()
-            memory.append(host_word.tensor)
         if c is not None and not self._is_combined_later:
             memory.append(c)
         second = None
@@ -516,13 +512,13 @@ class Launches:
             memory.extend(_planes_of(split) or ())
         scalars = (alpha.real, beta.real) if self._has_scalars else ()
         is_wasteful = False
-        if host_word is None:
+        if not self._is_checked:
             self._launches(*memory, scalars=scalars)
         else:
-            with host_word.in_use():
-                self._launches(*memory, scalars=scalars)
-                number = host_word.read()
-            self._host_words.append(host_word)
+            check_not_capturing()
+            number = self._host_words.number_from(
+                lambda word: self._launches(*memory, word, scalars=scalars)
+            )
             finding = self._lowering.finding(number)
             if finding is Finding.REFUSED:
                 return CHECK_FAILED
@@ -549,13 +545,6 @@ class Launches:
         if result is out:
             count_change(out)
         return outcome
-
-    def _host_word(self) -> HostWord:
-        """One that no other call uses now."""
-        try:
-            return self._host_words.pop()
-        except IndexError:
-            return HostWord(self._device)
 
 
 class _Decided(NamedTuple):

@@ -41,7 +41,6 @@ from hifigemm.numerics.epilogue import PLAIN, Epilogue
 if TYPE_CHECKING:
     from hifigemm.kernels.endings.underflow import Underflow
     from hifigemm.kernels.runtime.buffers import Buffer
-    from hifigemm.kernels.runtime.host_word import HostWord
     from hifigemm.kernels.runtime.launch_list import LaunchList
 
 _NEAR = 30
@@ -196,24 +195,15 @@ class _Question:
     """Asks the device whether any entry of a product may have over- or underflowed."""
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
-        from hifigemm.kernels.runtime.host_word import HostWord
+        from hifigemm.kernels.runtime.host_word import HostWords
 
         self._launches = _launches_behind(plan, signature, asks=True)
-        self._word = partial(HostWord, unwrap(signature.left).device)
-        self._idle: list[HostWord] = []  # those that no call uses
+        self._words = HostWords(unwrap(signature.left).device)
 
     def is_open(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
         """Of C = A B; waits for the device."""
         check_not_capturing()
-        try:
-            word = self._idle.pop()
-        except IndexError:
-            word = self._word()
-        with word.in_use():
-            self._launches(c, a, b, word.tensor)
-            number = word.read()
-        self._idle.append(word)
-        return number != 0
+        return self._words.number_from(partial(self._launches, c, a, b)) != 0
 
 
 def _multiplications(problem: Problem) -> int:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -62,7 +61,7 @@ class HostWord:
     """An INT64 in the memory of the host.
 
     The host waits for it alone, not for the launches that come behind `send` on the
-    stream. Of several calls at a time each has a word of its own.
+    stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -93,19 +92,33 @@ class HostWord:
             is_done = not self._is_pinned or self._stream().query()
             time.sleep(_PAUSE)
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """A context of launches and the wait for them.
-
-        Where it ends early, by Ctrl-C, the device may still write: the memory is then
-        nobody else's for good.
-        """
-        self.clear()
-        try:
-            yield
-        except BaseException:
-            _abandoned.append(self)
-            raise
-
     def _stream(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)
+
+
+class HostWords:
+    """The words of an executable, of which each call in progress has one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._idle: list[HostWord] = []
+
+    def number_from(self, launch: Callable[[torch.Tensor], object]) -> int:
+        """The number that launches send to the memory that they are given.
+
+        Where the wait ends early, by Ctrl-C, the device may still write: the memory is
+        then nobody else's for good.
+        """
+        try:
+            word = self._idle.pop()
+        except IndexError:
+            word = HostWord(self._device)
+        word.clear()
+        try:
+            launch(word.tensor)
+            number = word.read()
+        except BaseException:
+            _abandoned.append(word)
+            raise
+        self._idle.append(word)
+        return number
