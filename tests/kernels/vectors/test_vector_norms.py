@@ -111,7 +111,7 @@ def test_scales_are_those_of_numerics(count, balance):
     e[61] = INFINITE.value
     shift = max(moduli.half_range.bit_length() - 53, 0)
     mantissa, power = math.frexp(moduli.half_range >> shift)
-    limits = on_device(np.array([mantissa, power + shift], np.float64))
+    limits = on_device(np.array([mantissa, power + shift, 0.0]))
     s, nearest = empty(torch.int32), empty(torch.int32)
     _store_scales[(1,)](
         on_device(squares), on_device(e), limits, s, nearest, balance, COUNT
