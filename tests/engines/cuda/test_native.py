@@ -12,6 +12,7 @@ from hifigemm.engines.cuda import native
 from hifigemm.engines.cuda.native import NativeLowering
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.kernels.sums import rounded_sums
+from hifigemm.model.executable import Refusal
 from hifigemm.numerics.bits import real_components
 from hifigemm.numerics.bounds import free_of_underflow, native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine
@@ -221,17 +222,17 @@ def test_complex_operands_are_read_in_parts(
     store.forget()
     # two rows, and a column
     monkeypatch.setattr(native, "_EMBEDDED_BYTES", 2 * 16 * 7)
-    scratch = []
+    shapes = []
     finish = rounded_sums.finish_entries
 
     def finish_and_count(left, right, targets, **given):
-        scratch.append(tuple(targets.out.shape))
+        shapes.append(tuple(targets.out.shape))
         finish(left, right, targets, **given)
 
     monkeypatch.setattr(rounded_sums, "finish_entries", finish_and_count)
     assert_same_bits(on_host(hg.matmul(x, y, **options)), on_host(want))
     rows = [5] if layout == "rows" else [2, 2, 1]
-    assert scratch == [(1, m, 1) for m in rows for _ in range(4)]
+    assert shapes == [(1, m, 1) for m in rows for _ in range(4)]
     store.forget()
 
 
@@ -262,6 +263,18 @@ def test_a_large_product_with_such_entries_is_refused(
         found, report = hg.matmul(z, t, return_report=True, out=out, **options)
         assert report.scheme != hg.Native()
         assert meets_promise(on_host(found), *hostile, report.bound).all()
+
+
+def test_out_is_as_before_where_an_entry_of_the_library_overflows(engine, monkeypatch):
+    monkeypatch.setattr(native, "_MOST_FINISHED", 0)
+    a, b = operands()
+    plan = planned("native", a, b, engine, 1e-12)
+    assert plan.certifies
+    x, y, given = arrays(a, b, np.full((1, 4, 5), 7.0))
+    again = lowered(engine.lowering(plan), x, y, (1, 4, 5), given)
+    out = unwrap(given)
+    assert isinstance(again(unwrap(x) * 2.0**1000, unwrap(y) * 2.0**1000, out), Refusal)
+    assert bool((out == 7.0).all())
 
 
 def test_the_host_does_not_ask_while_a_graph_is_captured(as_on_gpu, monkeypatch):

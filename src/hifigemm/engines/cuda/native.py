@@ -59,30 +59,31 @@ _SINGLE = (torch.float32, torch.complex64)
 class NativeLowering(Lowering):
     """The library's product; see `hifigemm.model.engine.Lowering`.
 
-    At the level of its own format it is taken as it is, over- and underflow included;
-    else launches make such entries again, or a large product is refused.
+    At the level of its own format the product is taken as it is, with what over- and
+    underflow did to it. For other accuracies, launches make such entries again, or a
+    large product is refused.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
-        """0: the library manages its own workspace, and what complex operands take
-        behind it is no larger.
+        """0: the library manages its own workspace. The launches that follow take no
+        more for complex operands.
         """
         return 0
 
     def lower(self, signature: Signature) -> Executable:
-        """The product, and the launches behind it."""
+        """The product, and the launches that follow it."""
         return NativeOnDevice(self.plan, signature)
 
 
 class NativeOnDevice:
     """The library's product of tensors of one layout; see `Executable`.
 
-    Where entries are to be certified, launches behind it make those again that may have
-    over- or underflowed. A large product with such entries is refused: all of its
-    entries may be of them, and sums of so many terms take long.
+    If entries are to be certified, launches that follow the product make those entries
+    again that may have over- or underflowed. A large product with such entries is
+    refused instead: all of its entries may be among them, and their sums take long.
     """
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
@@ -112,8 +113,8 @@ class NativeOnDevice:
             self._question = _Question(plan, signature)
         elif needs_finish and find_spec("triton") is not None:
             self._finish = _launches_behind(plan, signature)
-        is_shifted_first = self._finish is not None or self._question is not None
-        self._late_shift = 0 if is_shifted_first else signature.shift
+        # The launches that follow take a product that is scaled already.
+        self._late_shift = 0 if self._finish or self._question else signature.shift
         # What launches complete is made in new memory: `out` may lie anyhow.
         self._is_direct = signature.out is not None and not (
             signature.shift or self._is_combined or problem.mirror or plan.certifies
@@ -241,15 +242,13 @@ def _launches_behind(
         )
         left = launches.operand(a)
         right = launches.operand(b)
+        terms, emin = problem.terms, problem.fmt.emin
+        look = partial(look_for_underflow, product, left, right, terms, emin, shift)
         if asks:
             word = launches.operand(torch.empty(1, dtype=torch.int64, device="meta"))
-        underflow = None
-        if plan.certifies:
-            terms, emin = problem.terms, problem.fmt.emin
-            underflow = look_for_underflow(product, left, right, terms, emin, shift)
-        if asks and underflow is not None:
-            send_is_open(underflow, word)
+            send_is_open(look(), word)
         else:
+            underflow = look() if plan.certifies else None
             _finish_in_parts((product, left, right), problem, shift, underflow)
         return launches.finish().compile()
 
@@ -275,7 +274,8 @@ def _finish_in_parts(
     rows = problem.m
     columns = problem.n
     if problem.is_complex:
-        # A column becomes two of pairs; a row one of pairs, which it may be as it is.
+        # A column of B becomes two columns of twice the length. A row of A becomes one
+        # row of twice the length; if its entries are contiguous, nothing is copied.
         vector_bytes = problem.k * problem.dtype.itemsize
         columns = max(_EMBEDDED_BYTES // (2 * len(right) * vector_bytes), 1)
         if interleaved(left) is None:

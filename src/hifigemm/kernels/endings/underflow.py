@@ -35,7 +35,7 @@ from hifigemm.kernels.vectors.statistics import (
 )
 
 _MOST = tl.constexpr(256)
-"""Programs that look at a matrix, at the most; each leaves one number."""
+"""Programs that look at a matrix, at most; each leaves one number."""
 _ENTRIES = 4096
 """Of a product that a program reads at a time."""
 _VECTORS, _TERMS = 32, 128
@@ -48,36 +48,36 @@ _LARGEST_THRESHOLD = 960
 """Exponent from which the threshold of small entries is infinite."""
 _SMALL = tl.constexpr(1)
 _NOT_FINITE = tl.constexpr(2)
-"""Bits of what a program has seen in a product."""
+"""Kinds of entries, as bits of a number."""
 
 
 class Underflow(NamedTuple):
     """What tells entries in which underflow may count."""
 
-    seen: Buffer  # int32, of each program
+    kinds: Buffer  # int32: the kinds of entries that each program has come across
     # from `_TOP` down to the least exponents of both operands, int32, of each program
     distances: Buffer
     # An entry is small below the float64 with these bits. Small entries are open where
     # the distances of both operands have a larger sum than this.
-    least_bits: int
+    threshold_bits: int
     most_distance: int
     programs: int  # that have looked at each matrix
 
 
-@triton.jit(do_not_specialize=["size", "least_bits"])
+@triton.jit(do_not_specialize=["size", "threshold_bits"])
 def _look_at_product_kernel(
-    product, size: tl.int64, least_bits: tl.int64, seen, BLOCK: tl.constexpr
+    product, size: tl.int64, threshold_bits: tl.int64, kinds, BLOCK: tl.constexpr
 ):
     """Whether components of a product are small, or not finite; see `Underflow`."""
-    found = tl.zeros([BLOCK], tl.int32)
+    kinds_here = tl.zeros([BLOCK], tl.int32)
     for block in range(tl.program_id(0), tl.cdiv(size, BLOCK), tl.num_programs(0)):
-        at = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(product + at, mask=at < size, other=1.0)
+        index = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(product + index, mask=index < size, other=1.0)
         bits = magnitude_bits(x.to(tl.float64))
-        found |= tl.where(bits < least_bits, _SMALL, 0)
-        found |= tl.where(bits >= NO_POWER, _NOT_FINITE, 0)
-    any_seen = tl.max(found & _SMALL) | tl.max(found & _NOT_FINITE)
-    tl.store(seen + tl.program_id(0), any_seen)
+        kinds_here |= tl.where(bits < threshold_bits, _SMALL, 0)
+        kinds_here |= tl.where(bits >= NO_POWER, _NOT_FINITE, 0)
+    all_kinds = tl.max(kinds_here & _SMALL) | tl.max(kinds_here & _NOT_FINITE)
+    tl.store(kinds + tl.program_id(0), all_kinds)
 
 
 @triton.jit
@@ -92,7 +92,7 @@ def _distance(
     batch, vectors, k = sizes
     chunks = tl.cdiv(k, TERMS)
     tiles = batch * tl.cdiv(vectors, VECTORS) * chunks
-    least = tl.full([VECTORS, TERMS], NO_POWER, tl.int64)
+    smallest = tl.full([VECTORS, TERMS], NO_POWER, tl.int64)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         entries, inside, _, _, _ = tile_of_vectors(
             operand, tile, vectors, k, chunks, VECTORS, TERMS
@@ -100,16 +100,16 @@ def _distance(
         for part in tl.static_range(WIDTH):
             x = tl.load(entries + part, mask=inside, other=0.0)
             bits = magnitude_bits(x.to(tl.float64))
-            least = tl.minimum(least, tl.where(bits == 0, NO_POWER, bits))
+            smallest = tl.minimum(smallest, tl.where(bits == 0, NO_POWER, bits))
     # exponent_of is one larger than floor(log2 |x|).
-    return _TOP + 1 - exponent_of(tl.min(least))
+    return _TOP + 1 - exponent_of(tl.min(smallest))
 
 
 @triton.jit
 def _numbers(numbers, programs):
     """What programs have left, and zeros."""
-    each = tl.arange(0, _MOST)
-    return tl.load(numbers + each, mask=each < programs, other=0)
+    index = tl.arange(0, _MOST)
+    return tl.load(numbers + index, mask=index < programs, other=0)
 
 
 @triton.jit(do_not_specialize=["left", "left_sizes", "right", "right_sizes"])
@@ -118,14 +118,14 @@ def _look_at_operands_kernel(
     left_sizes,
     right,
     right_sizes,
-    seen,
+    kinds,
     distances,
     WIDTH: tl.constexpr,
     VECTORS: tl.constexpr,
     TERMS: tl.constexpr,
 ):
     """The distances of `Underflow`, where a component of the product is small."""
-    of_product = _numbers(seen, tl.num_programs(0))
+    of_product = _numbers(kinds, tl.num_programs(0))
     if tl.max(of_product & _SMALL) > 0:
         if tl.program_id(1) == 0:
             distance = _distance(left, left_sizes, WIDTH, VECTORS, TERMS)
@@ -141,14 +141,15 @@ def open_by_underflow(underflow):
     numerics.bounds.free_of_underflow, not of one entry, but of the product.
     """
     programs = underflow.programs
-    seen = _numbers(underflow.seen, programs)
+    kinds = _numbers(underflow.kinds, programs)
     of_left = _numbers(underflow.distances, programs)
     of_right = _numbers(underflow.distances + programs, programs)
     is_deep = tl.max(of_left) + tl.max(of_right) > underflow.most_distance
-    is_lost = is_deep & (tl.max(seen & _SMALL) > 0)
-    least = tl.cast(underflow.least_bits, tl.int64).to(tl.float64, bitcast=True)
-    is_any_open = is_lost | (tl.max(seen & _NOT_FINITE) > 0)
-    return tl.where(is_lost, least, 0.0), is_any_open
+    is_lost = is_deep & (tl.max(kinds & _SMALL) > 0)
+    bits = tl.cast(underflow.threshold_bits, tl.int64)
+    threshold = bits.to(tl.float64, bitcast=True)
+    is_any_open = is_lost | (tl.max(kinds & _NOT_FINITE) > 0)
+    return tl.where(is_lost, threshold, 0.0), is_any_open
 
 
 @triton.jit(do_not_specialize=["underflow"])
@@ -188,21 +189,21 @@ def look_for_underflow(
     values = real_view(product)
     sides = _tiled(left), _tiled(right)
     blocks = -(-values.numel() // _ENTRIES)
-    most = max(blocks, *(_num_tiles(sizes) for _, sizes in sides))
-    programs = min(most, _MOST.value)
-    seen = product.launches.empty((programs,), torch.int32)
+    num_tiles = max(blocks, *(_num_tiles(sizes) for _, sizes in sides))
+    programs = min(num_tiles, _MOST.value)
+    kinds = product.launches.empty((programs,), torch.int32)
     distances = product.launches.empty((2 * programs,), torch.int32)
     # fl(A B) and 2**shift times it are to be large.
     exponent = least_exponent + max(shift, 0)
-    least = terms * 2.0**exponent if exponent < _LARGEST_THRESHOLD else math.inf
-    least_bits = float64_bits(least)
+    threshold = terms * 2.0**exponent if exponent < _LARGEST_THRESHOLD else math.inf
+    threshold_bits = float64_bits(threshold)
     most_distance = 2 * _TOP.value - least_exponent + min(shift, 0)
     _look_at_product(
         (programs,),
         values,
         values.numel(),
-        least_bits,
-        seen,
+        threshold_bits,
+        kinds,
         BLOCK=_ENTRIES,
         num_warps=8,
     )
@@ -210,14 +211,14 @@ def look_for_underflow(
         (programs, 2),
         *sides[0],
         *sides[1],
-        seen,
+        kinds,
         distances,
         WIDTH=2 if left.is_complex() else 1,
         VECTORS=_VECTORS,
         TERMS=_TERMS,
         num_warps=4,
     )
-    return Underflow(seen, distances, least_bits, most_distance, programs)
+    return Underflow(kinds, distances, threshold_bits, most_distance, programs)
 
 
 def send_is_open(underflow: Underflow, host_word: Buffer) -> None:

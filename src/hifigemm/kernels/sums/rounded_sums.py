@@ -694,9 +694,9 @@ def _finish_kernel(
     exponents_and_sign = scaling.c_exponent, scaling.shift, sign
     row_step = tl.cast(left.column, tl.int64)
     column_step = tl.cast(right.row, tl.int64)
-    least = 0.0
+    threshold = 0.0
     if underflow is not None:
-        least, is_any_open = open_by_underflow(underflow)
+        threshold, is_any_open = open_by_underflow(underflow)
         tiles = tl.where(is_any_open, tiles, 0)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         z, i, j, inside = _tile_of(tile, m, n, TILE)
@@ -706,7 +706,7 @@ def _finish_kernel(
         is_open = inside
         if RESULT == "array":
             values = tl.load(places_out).to(tl.float64)
-            is_kept = (tl.abs(values) >= least) & (tl.abs(values) < float("inf"))
+            is_kept = (tl.abs(values) >= threshold) & (tl.abs(values) < float("inf"))
             is_open = inside & (is_kept == 0)
             is_open &= (i[:, None] - j[None, :]) * triangle >= 0
         num_open = tl.sum(is_open.to(tl.int32))
