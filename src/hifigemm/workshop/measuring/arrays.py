@@ -22,6 +22,7 @@ from hifigemm.testing import (
 )
 from hifigemm.workshop.errors import InputError
 
+from .cublas import version_of_cublas
 from .power import Meter, driver_version, open_meter
 from .timing import Clock, CudaClock
 
@@ -281,7 +282,7 @@ class CudaArrays(Arrays):
         return open_meter(f"GPU-{uuid}" if uuid else None)
 
     def describe(self) -> dict[str, Any]:
-        """Name of the GPU, driver, torch, CUDA, Triton."""
+        """Name of the GPU, driver, torch, CUDA, cuBLAS, Triton."""
         properties = self._torch.cuda.get_device_properties(self.device)
         return {
             "device": properties.name,
@@ -289,6 +290,7 @@ class CudaArrays(Arrays):
             "driver": driver_version(),
             "torch": self._torch.__version__,
             "cuda": self._torch.version.cuda,
+            "cublas": version_of_cublas(),
             "triton": version("triton") if find_spec("triton") else None,
         }
 
