@@ -160,6 +160,57 @@ def peers() -> str:
     return table(*rows)
 
 
+GPU_PEERS = {
+    "native": "native",
+    "ozaki2:7": "ours, 7 moduli",
+    "ozaki2:14": "ours, 14 moduli",
+    "ozaki2:15": "ours, 15 moduli",
+    "corrected:fp16": "ours, FP16 words",
+    "auto": "ours, default",
+    "auto@correct": "ours, correctly rounded",
+    "cublas-emulated": "cuBLAS, 55 bits",
+    "cublas-emulated-dynamic": "cuBLAS, dynamic",
+    **{
+        f"gemmul8-{count}-{mode}": f"GEMMul8, {count} moduli, {mode}"
+        for count in (7, 8, 14, 15)
+        for mode in ("fast", "accurate")
+    },
+}
+"""Cases of the tables of other packages on a GPU, and their headings."""
+
+
+def gpu_peers_float64() -> str:
+    """float64 products of several packages on an H200."""
+    return _gpu_peers("float64")
+
+
+def gpu_peers_complex128() -> str:
+    """complex128 products of several packages on an H200."""
+    return _gpu_peers("complex128")
+
+
+def gpu_peers_float32() -> str:
+    """float32 products of several packages on an H200."""
+    return _gpu_peers("float32")
+
+
+def _gpu_peers(part: str) -> str:
+    """Sustained TFLOP/s by size; the error and what a watt gives at n = 8192."""
+    lines = rows_of("cuda_peers_h200", part=part)
+    sizes = list(dict.fromkeys(line["n"] for line in lines))
+    rows = [("product", "error", *(f"n = {n}" for n in sizes), "GFLOP/s per watt")]
+    for case, label in GPU_PEERS.items():
+        by_size = {line["n"]: line for line in lines if line["case"] == case}
+        if not by_size:
+            continue
+        rates = (digits(float(by_size[n]["sustained_tflops"])) for n in sizes)
+        large = by_size["8192"]
+        error = f"{float(large['error']):.1e}"
+        per_watt = digits(float(large["gflops_per_watt"]))
+        rows.append((label, error, *rates, per_watt))
+    return table(*rows)
+
+
 def cpu_core() -> str:
     """Multiples of NumPy's time with the compiled core, by its sets, and without it."""
     files = ("cpu_core", "cpu_core_avx2", "cpu_core_off")
@@ -901,6 +952,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "products": products,
     "on_a_cpu": on_a_cpu,
     "peers": peers,
+    "gpu_peers_float64": gpu_peers_float64,
+    "gpu_peers_complex128": gpu_peers_complex128,
+    "gpu_peers_float32": gpu_peers_float32,
     "cpu_core": cpu_core,
     "cpu_float32": cpu_float32,
     "cpu_threads": cpu_threads,
@@ -960,6 +1014,9 @@ MEASURED_ONCE = frozenset(
         "gpu_float32_errors",
         "gpu_float64",
         "gpu_h100",
+        "gpu_peers_complex128",
+        "gpu_peers_float32",
+        "gpu_peers_float64",
         "gpu_requests",
         "gpu_small",
         "heads",
