@@ -51,6 +51,51 @@ def test_three_words_leave_nothing_open_of_common_data(make_pair, name):
         assert certain.all()
 
 
+def _blocks(rng):
+    """Two blocks on the diagonal, entries of which are so small that products of two of
+    them underflow.
+    """
+    x = rng.standard_normal((12, 12))
+    x[:6, 6:] = x[6:, :6] = 0.0
+    np.fill_diagonal(x, 1e-160)
+    return x
+
+
+def _gaussians(rng):
+    """Gaussians on a line: entries down to the smallest float64, and zeros behind them."""
+    distance = np.subtract.outer(np.arange(40.0), np.arange(40.0)) * 2.0
+    return np.exp(-0.4 * distance**2) * rng.choice([-1.0, 1.0], (40, 40))
+
+
+@pytest.mark.parametrize(("make", "most_open"), [(_blocks, 0), (_gaussians, 0.03)])
+def test_three_words_settle_sums_whose_terms_underflow(make, most_open):
+    x = make(np.random.default_rng(0))[None]
+    with np.errstate(all="ignore"):
+        _, _, certain = sums_in_three_words(x, x, FP64, 0, None, "array")
+    assert np.count_nonzero(~certain) <= most_open * certain.size
+    values, _ = rounded_sums(x, x, FP64)
+    np.testing.assert_array_equal(values[0], correctly_rounded(x[0], x[0]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("result", ["array", "pair", "enclosure"])
+def test_certain_sums_of_all_exponents_are_right(seed, result):
+    """Powers of two make some entries of these subnormal."""
+    rng = np.random.default_rng(seed)
+    a = np.ldexp(rng.standard_normal((1, 9, 4)), rng.integers(-1074, 1000, (1, 9, 4)))
+    b = np.ldexp(rng.standard_normal((1, 4, 9)), rng.integers(-1074, 1000, (1, 4, 9)))
+    a[..., 2:], b[:, 2:] = a[..., :2], -b[:, :2] * (1 + 2.0**-30)
+    with np.errstate(all="ignore"):
+        *found, certain = sums_in_three_words(a, b, FP64, 0, None, result)
+    assert certain.mean() > 0.5
+    for entry in zip(*np.nonzero(certain), strict=True):
+        with np.errstate(all="ignore"):
+            exact = by_all_bits(a, b, FP64, 0, None, result, entry)
+        assert found[0][entry] == exact[0]
+        is_single = result == "array" or (result == "pair" and np.isinf(exact[0]))
+        assert is_single or found[1][entry] == exact[1]
+
+
 @pytest.mark.parametrize("name", ["phi_1", "nearly_cancelling", "underflowing"])
 def test_pairs_and_enclosures_hold_the_exact_sum(make_pair, name):
     a, b = make_pair(name, 4, 9, 5)

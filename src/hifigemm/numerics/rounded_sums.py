@@ -4,12 +4,16 @@ Idea
     Each term is a product p and its error e, p + e = a b [ORO05, TwoProduct]. A sum in
     one or two words, which is quick, comes first, with a bound err of what it errs by.
     Where numbers within err do not round alike, three words take its place, of rows and
-    columns that powers of two bring near 1. What is still open then is a few entries in
-    millions, or ties of many bits: these are added as integers of all their bits.
+    columns times powers of two: their largest entries lie near 2**480 then, so that
+    hardly a product underflows, or near 1 if there is a C. What is still open then is a
+    few entries in millions, or ties of many bits: these are added as integers of all
+    their bits.
 Notation
     u = 2**-53, k terms, M = |A||B| + |s C|, `size` the computed sum of magnitudes, eta
-    = 2**-1020 (k + 1), which is more than what is lost where a term, or an entry times
-    a power of two, is subnormal. C is the first term, so that there are k + 1 sums.
+    = 2**-1020 (k + 1), which is more than what is lost where a term is subnormal. An
+    entry that a negative power of two makes subnormal loses 2**-1075 at most, times an
+    entry below 2**481: eta is 2**-590 (k + 1) then. C is the first term, so that there
+    are k + 1 sums.
 Bound
     *One word*, for float32: products are exact, each of k + 1 sums errs by u M at most.
     err = (k + 4) u size + eta; size >= (1 - (k + 1) u) M.
@@ -29,7 +33,8 @@ Bound
     |r| <= u |middle| <= u u (i + 2) M. By the argument of two words all roundings sum
     to less than (k + 5)**3 u**3 M. Where (k + 5)**2 u**2 size <= 2**51 times the unit
     of which all terms are multiples, low stays below 2**53 of it, nothing is rounded,
-    and err is 0; so it is for zeros and ties of moderate length.
+    and err is 0; so it is for zeros and ties of moderate length. Without C, err is also
+    0 where each term has a factor 0.
 References
     [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product, doi:10.1137/030601818.
 """
@@ -73,8 +78,14 @@ with the tiles that are made again 0.42 ms.
 """
 _UNIT = 2.0**-53
 _UNDERFLOW = 2.0**-1020
+_UNDERFLOW_OF_ENTRIES = 2.0**-590
 _LARGEST_SCALE = 1021
 """Rows and columns are multiplied by 2**-1021 to 2**1021."""
+_ROOM = 480
+"""Sums of MAX_TERMS products of two numbers below 2**481 stay below 2**1000."""
+_LEAST_UNIT, _LARGEST_UNIT = -900, 970
+"""Exponents of the unit of exact sums. Errors of their terms are normal numbers."""
+_NO_UNIT = -(2**20)
 
 
 class Addend(NamedTuple):
@@ -290,8 +301,9 @@ def sums_in_three_words(
     a: Array, b: Array, fmt: Format, shift: int, addend: Addend | None, result: str
 ) -> tuple[Array, Array, Array]:
     """Both values, in float64, and where both are certain."""
-    row_scale = _scale(a, 2)
-    column_scale = _scale(b, 1)
+    room = _ROOM if addend is None else 0
+    row_scale = _scale(a, 2, room)
+    column_scale = _scale(b, 1, room)
     scale = row_scale + column_scale
     sums, is_exact = _scaled_sums(a, b, addend, row_scale, column_scale)
     high, middle, low, err = sums
@@ -338,18 +350,24 @@ def _scaled_sums(
     high, middle, low = normalised(high, middle, low)
 
     # Terms are multiples of a unit: words that stay below 2**53 of it lose nothing.
-    unit_bit = lowest_bit(a, 2) + lowest_bit(b, 1)
+    unit_bit = _unit_bit(a, 2, row_scale) + _unit_bit(b, 1, column_scale)
     if addend is not None:
         c_bit = lowest_bit(addend.c[..., None], -1)[..., 0] + addend.exponent
-        unit_bit = np.minimum(unit_bit, c_bit)
-    unit_bit = np.minimum(unit_bit - scale, 900) + np.zeros(zeros.shape, np.int64)
-    has_unit = unit_bit > -900
-    unit = np.where(has_unit, power_of_two(np.maximum(unit_bit, -900)), 0.0)
+        unit_bit = np.minimum(unit_bit, c_bit - scale)
+    unit_bit = np.minimum(unit_bit, _LARGEST_UNIT) + np.zeros(zeros.shape, np.int64)
+    has_unit = unit_bit > _LEAST_UNIT
+    unit = np.where(has_unit, power_of_two(np.maximum(unit_bit, _LEAST_UNIT)), 0.0)
     factor = (k + 5.0) * _UNIT
     is_exact = factor * factor * size <= unit * 2.0**51
     is_exact &= has_unit & (np.abs(high) < 2.0**1000)
+    if addend is None:
+        num_terms = (a != 0).astype(np.float64) @ (b != 0).astype(np.float64)
+        is_exact |= num_terms == 0
 
-    err = factor * factor * factor * size + (k + 1.0) * _UNDERFLOW
+    loss = np.where(
+        (row_scale > 0) | (column_scale > 0), _UNDERFLOW_OF_ENTRIES, _UNDERFLOW
+    )
+    err = factor * factor * factor * size + (k + 1.0) * loss
     err = np.where(is_exact, 0.0, err)
     return Sums(high, middle, low, err), is_exact
 
@@ -483,10 +501,20 @@ def _biased_exponents(x: Array, axis: int) -> Array:
     return _biased_exponent(x).max(axis=axis, keepdims=True, initial=0)
 
 
-def _scale(x: Array, axis: int) -> Array:
-    """Exponents of the powers of two that bring vectors near 1, with a minus sign."""
-    exponents = _biased_exponents(x, axis) - 1023
+def _scale(x: Array, axis: int, room: int) -> Array:
+    """Exponents of the powers of two that bring vectors near 2**room, with a minus
+    sign.
+    """
+    exponents = _biased_exponents(x, axis) - 1023 - room
     return np.clip(exponents, -_LARGEST_SCALE, _LARGEST_SCALE)
+
+
+def _unit_bit(x: Array, axis: int, scale: Array) -> Array:
+    """Exponent of a unit of the vectors times 2**-scale; `_NO_UNIT` where entries may
+    become subnormal.
+    """
+    bit = lowest_bit(x, axis) - scale
+    return np.where(bit < -1000, _NO_UNIT, bit)
 
 
 def _times_power(x: Array, e: Array) -> Array:

@@ -110,6 +110,28 @@ def test_kernel_leaves_the_entries_open_that_its_twin_leaves(make_pair, name, fo
         assert num_left == np.count_nonzero(~is_settled)
 
 
+def test_sums_whose_terms_underflow(assert_same_bits):
+    """Terms without a factor 0 may all be 0; others are known to be."""
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal((1, 8, 6))
+    b = rng.standard_normal((1, 6, 32))
+    a[0, :4, 3:] = b[0, :3, 16:] = 0.0
+    a[0, :, 1] = b[0, 4] = 1e-300
+    a[0, 0, :3] = b[0, :3, 0] = [0.0, 1e-320, 0.0]
+    counts = torch.zeros((1, 2), dtype=torch.int32, device=PLACE)
+    values, _ = by_kernel(a, b, tile=SUMS[2], counts=counts)
+    assert_same_bits(values, plain.rounded_sums(a, b, FP64)[0])
+    with np.errstate(all="ignore"):
+        _, _, is_settled = plain.sums_in_three_words(a, b, FP64, 0, None, "array")
+    assert counts[0, 0] > 64
+    assert counts[0, 1] == np.count_nonzero(~is_settled)
+    assert 0 < counts[0, 1] < 8
+    for result in ("pair", "enclosure"):
+        both = by_kernel(a, b, result, tile=SUMS[2])
+        for x, y in zip(both, plain.rounded_sums(a, b, FP64, result=result)):
+            assert_same_bits(x, y)
+
+
 @pytest.mark.parametrize("shift", [0, 7, -40])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_addends_are_terms(make_pair, assert_same_bits, dtype, shift):
@@ -239,13 +261,15 @@ MEASURED_SPILLS = {
     "_finish_kernel": {
         # Three words of 16 rows fill all 255 registers. For sm_80 Triton puts more of
         # them into memory than for any other architecture.
-        f"torch.float32 one word array {SUMS[0]}": {"3.6": {80: 71}},
-        f"torch.float64 biased array {SUMS[0]}": {"3.6": {80: 57}},
-        f"torch.float64 biased array {SUMS[2]}": {"3.6": {80: 56}},
-        f"torch.float64 three words enclosure {SUMS[0]}": {"3.6": {80: 97}},
+        f"torch.float32 one word array {SUMS[0]}": {"3.6": {80: 72}},
+        f"torch.float64 biased array {SUMS[0]}": {"3.6": {80: 72}},
+        f"torch.float64 biased array {SUMS[2]}": {"3.6": {80: 70}},
+        f"torch.float32 three words enclosure {SUMS[0]}": {"3.6": {80: 138}},
+        f"torch.float32 three words pair {SUMS[0]}": {"3.6": {80: 89}},
+        f"torch.float64 three words enclosure {SUMS[0]}": {"3.6": {80: 95}},
         f"torch.float64 three words pair {SUMS[0]}": {
-            "3.6": {80: 110},
-            "3.9": {80: 78},
+            "3.6": {80: 95},
+            "3.9": {80: 76},
         },
     },
     "_quick_kernel": {
@@ -262,6 +286,6 @@ def test_compiled_rounded_sums(compiled, most_spills):
     for line in compiled("sums"):
         # What is made again, rarely, holds three words and takes all registers there
         # are: a few words wait in memory.
-        usual = 48 if line["kernel"] == "_finish_kernel" else 4
+        usual = 60 if line["kernel"] == "_finish_kernel" else 4
         measured = MEASURED_SPILLS.get(line["kernel"], {})
         assert line["spills"] <= most_spills(line, usual, measured), line

@@ -4,8 +4,8 @@ The steps are those of numerics/rounded_sums.py, which has the bounds and their 
 A program makes a tile of the result. It adds all terms in a quick form first: one word,
 a biased word with its remainder, or two words. Entries whose rounding the bound of that
 form leaves open are NaN. A second launch, `finish_entries`, completes what any kernel
-has left open: with three words, of rows and columns that powers of two bring near 1.
-What is open then, of a few entries in millions, is added as an integer of all the bits
+has left open: with three words, of rows and columns that powers of two bring near
+one size. What is open then, of a few entries in millions, is added as an integer of all the bits
 there are. So every entry is right, no certificate waits for the host, and the launches
 go into CUDA graphs.
 
@@ -61,7 +61,9 @@ from hifigemm.numerics.rounded_sums import MAX_TERMS, form_for
 
 _UNIT = tl.constexpr(2.0**-53)
 _UNDERFLOW = tl.constexpr(2.0**-1020)
-"""More than a term loses where it, or a factor of it, is subnormal."""
+"""More than a term loses where it is subnormal."""
+_UNDERFLOW_OF_ENTRIES = tl.constexpr(2.0**-590)
+"""More than a term loses where a factor of it is subnormal after scaling."""
 _SPLITTER = tl.constexpr(2.0**27 + 1.0)
 """Veltkamp's factor: it cuts 53 bits into 26 and 26 and a sign."""
 _NO_BIT = tl.constexpr(1 << 20)
@@ -72,6 +74,11 @@ _DEPTH = tl.constexpr(8)
 """Terms whose exponents are read together."""
 _LARGEST_SCALE = tl.constexpr(1021)
 """Rows and columns are multiplied by 2**-1021 to 2**1021, which are normal numbers."""
+_ROOM = tl.constexpr(480)
+"""Without C, the largest entries of rows and columns lie near 2**480 then."""
+_LEAST_UNIT, _LARGEST_UNIT = tl.constexpr(-900), tl.constexpr(970)
+"""Exponents of the unit of exact sums."""
+_NO_UNIT = tl.constexpr(-(1 << 20))
 
 
 @triton.jit
@@ -232,6 +239,34 @@ def _extremes(
             lowest = tl.minimum(lowest, lowest_bit(x, _NO_BIT))
         places += DEPTH * step
     return tl.max(largest, axis=AXIS), tl.min(lowest, axis=AXIS)
+
+
+@triton.jit
+def _scale(top, ROOM: tl.constexpr):
+    """Twin: numerics.rounded_sums._scale, for largest biased exponents."""
+    scale = top - 1023 - ROOM
+    return tl.minimum(tl.maximum(scale, -_LARGEST_SCALE), _LARGEST_SCALE)
+
+
+@triton.jit
+def _unit_bit(bit, scale):
+    """Twin: numerics.rounded_sums._unit_bit, for lowest bits."""
+    return tl.where(bit - scale < -1000, _NO_UNIT, bit - scale)
+
+
+@triton.jit
+def _have_terms(left, right, k):
+    """1 for entries with a term that has no factor 0, else 0."""
+    rows, row_step = left
+    columns, column_step = right
+    found = tl.zeros([rows.shape[0], columns.shape[0]], tl.int32)
+    for _ in range(k):
+        has_row = (tl.load(rows) != 0).to(tl.int32)
+        has_column = (tl.load(columns) != 0).to(tl.int32)
+        found |= has_row[:, None] & has_column[None, :]
+        rows += row_step
+        columns += column_step
+    return found
 
 
 @triton.jit
@@ -410,15 +445,14 @@ def _sums_in_three_words(
     COUNT_N: tl.constexpr = columns.shape[0]
     num_terms = k.to(tl.float64)
     zeros = tl.zeros([COUNT_M, COUNT_N], tl.float64)
-    # Powers of two that bring the largest entries of all vectors near 1.
+    # Powers of two that bring the largest entries of all vectors near one size.
+    ROOM: tl.constexpr = 0 if HAS_C else _ROOM
     row_top, row_bit = _extremes(rows, row_step, k, COUNT_M, 1, True, _DEPTH)
     column_top, column_bit = _extremes(
         columns, column_step, k, COUNT_N, 0, True, _DEPTH
     )
-    row_scale = tl.minimum(tl.maximum(row_top - 1023, -_LARGEST_SCALE), _LARGEST_SCALE)
-    column_scale = tl.minimum(
-        tl.maximum(column_top - 1023, -_LARGEST_SCALE), _LARGEST_SCALE
-    )
+    row_scale = _scale(row_top, ROOM)
+    column_scale = _scale(column_top, ROOM)
     scale = row_scale[:, None] + column_scale[None, :]
     start = zeros
     if HAS_C:
@@ -431,16 +465,20 @@ def _sums_in_three_words(
     high, middle, low = _normalised(high * sign, middle * sign, low * sign)
 
     # Terms are multiples of a unit: words that stay below 2**53 of it lose nothing.
-    unit_bit = row_bit[:, None] + column_bit[None, :]
+    row_unit = _unit_bit(row_bit, row_scale)
+    unit_bit = row_unit[:, None] + _unit_bit(column_bit, column_scale)[None, :]
     if HAS_C:
         lowest_of_addend = lowest_bit(addend, _NO_BIT)
-        unit_bit = tl.minimum(unit_bit, lowest_of_addend + c_exponent)
-    unit_bit = tl.minimum(unit_bit - scale, 900)
-    unit = tl.where(unit_bit > -900, power_of_two(tl.maximum(unit_bit, -900)), 0.0)
+        unit_bit = tl.minimum(unit_bit, lowest_of_addend + c_exponent - scale)
+    unit_bit = tl.minimum(unit_bit, _LARGEST_UNIT)
+    power = power_of_two(tl.maximum(unit_bit, _LEAST_UNIT))
+    unit = tl.where(unit_bit > _LEAST_UNIT, power, 0.0)
     factor = (num_terms + 5.0) * _UNIT
     is_exact = factor * factor * size <= unit * (2.0**51)
     is_exact &= (unit > 0) & (tl.abs(high) < 2.0**1000)
-    err = factor * factor * factor * size + (num_terms + 1.0) * _UNDERFLOW
+    loses_entries = (row_scale > 0)[:, None] | (column_scale > 0)[None, :]
+    loss = tl.where(loses_entries, _UNDERFLOW_OF_ENTRIES, _UNDERFLOW)
+    err = factor * factor * factor * size + (num_terms + 1.0) * loss
     err = tl.where(is_exact, 0.0, err)
     exponent = scale + shift
     values, is_certain = _rounded_words(
@@ -480,7 +518,14 @@ def _sums_in_three_words(
             pattern += (a[:, None] * b[None, :]) * sign
     values = tl.where(is_marked, pattern, values)
     second_values = tl.where(is_marked, pattern, second_values)
-    return values, second_values, (is_certain | is_marked) == 0
+    is_open = (is_certain | is_marked) == 0
+    if not HAS_C:
+        # A sum of zeros is exact if each term has a factor 0.
+        is_unknown = is_open & (size == 0)
+        if tl.max(is_unknown.to(tl.int32)) > 0:
+            has_terms = _have_terms((rows, row_step), (columns, column_step), k)
+            is_open &= (is_unknown & (has_terms == 0)) == 0
+    return values, second_values, is_open
 
 
 @triton.jit
