@@ -194,6 +194,26 @@ def gpu_peers_float32() -> str:
     return _gpu_peers("float32")
 
 
+def gpu_stacks() -> str:
+    """Microseconds of stacks of float64 matrices of several packages on an H200."""
+    names = {
+        "native": "native",
+        "ozaki2:14": "ours, 14 moduli",
+        "ozaki2:15": "ours, 15 moduli",
+        "auto@correct": "ours, correctly rounded",
+        "cublas-13.1": "cuBLAS 13.1, 55 bits",
+        "cublas-13.10": "cuBLAS 13.10, 55 bits",
+        "cublas-13.10-dynamic": "cuBLAS 13.10, dynamic",
+    }
+    lines = rows_of("stacks_h200")
+    stacks = dict.fromkeys((line["batch"], line["n"]) for line in lines)
+    rows = [("product", *(f"{batch} of n = {n}" for batch, n in stacks))]
+    for case, label in names.items():
+        times = (float(line["us"]) for line in lines if line["case"] == case)
+        rows.append((label, *map(digits, times)))
+    return table(*rows)
+
+
 def _gpu_peers(part: str) -> str:
     """Sustained TFLOP/s by size; the error and what a watt gives at n = 8192."""
     lines = rows_of("cuda_peers_h200", part=part)
@@ -955,6 +975,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu_peers_float64": gpu_peers_float64,
     "gpu_peers_complex128": gpu_peers_complex128,
     "gpu_peers_float32": gpu_peers_float32,
+    "gpu_stacks": gpu_stacks,
     "cpu_core": cpu_core,
     "cpu_float32": cpu_float32,
     "cpu_threads": cpu_threads,
@@ -1019,6 +1040,7 @@ MEASURED_ONCE = frozenset(
         "gpu_peers_float64",
         "gpu_requests",
         "gpu_small",
+        "gpu_stacks",
         "heads",
         "int8_product",
         "linalg_calls",
