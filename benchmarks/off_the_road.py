@@ -65,6 +65,7 @@ def rows(device: str, sizes_of_tensors: Sequence[int]) -> Iterator[Row]:
         yield from rows_of_small_matrices()
         yield from rows_of_prepared_arrays()
         yield from rows_of_wide_exponents()
+        yield from rows_of_zeros()
         yield from rows_of_gemm()
         yield from rows_of_narrow_results()
         yield from rows_of_functions()
@@ -218,6 +219,23 @@ def rows_of_wide_exponents() -> Iterator[Row]:
             lambda a=a, b=b: hg.matmul(a, b, **CORRECT),
             lambda a=a, b=b: hg.matmul(a, b, result="pair"),
         )
+
+
+def rows_of_zeros() -> Iterator[Row]:
+    """Correct products whose results have zeros, beside those of dense operands."""
+    n = 512
+    for dtype in ("float64", "float32"):
+        dense = phi(n, n, dtype=dtype)
+        blocks = dense.copy()
+        blocks[: n // 2, n // 2 :] = blocks[n // 2 :, : n // 2] = 0
+        operands = {"two blocks": blocks, "lower triangles": np.tril(dense)}
+        for name, x in operands.items():
+            yield Row(
+                f'{dtype} "correct", {name}, n = {n}',
+                "dense",
+                lambda a=dense: hg.matmul(a, a, **CORRECT),
+                lambda a=x: hg.matmul(a, a, **CORRECT),
+            )
 
 
 def rows_of_gemm() -> Iterator[Row]:

@@ -1,6 +1,7 @@
 /* Products of matrices: each entry climbs a ladder until its rounding is certain.
  *
  *   1. two words, a fixed-point sum and what it leaves: four operations a term
+ *      (sums of terms that all have a factor 0 are known to be 0 then)
  *   2. three words: eleven operations a term, for sums that cancel, operands of wide
  *      exponents, pairs and enclosures
  *   3. three words on a grid for this entry alone, two more operations a term: sums whose
@@ -30,6 +31,7 @@ enum {
     STRIPE = 128,               /* columns whose squares are added together, at most */
     STRIPE_NUMBERS = 1 << 16,   /* numbers of them: 512 KiB, in the second cache */
     UNKNOWN = INT_MAX,          /* a unit that was not computed yet */
+    LEFT_OUT = -1800,           /* the unit where tiny entries were left out */
     REST = 3,                   /* tiles after which three words are tried again */
     GAIN = 4,                   /* bits by which a grid of an entry's own is finer */
     PLAIN = -100,               /* exponent of the finest grid that write_plainly knows */
@@ -324,6 +326,15 @@ static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
     return 1;
 }
 
+/* Write a zero without addends; returns 0 if it is not exact. */
+static inline int write_zero(const Entries *s, ptrdiff_t i, ptrdiff_t j, double err)
+{
+    if (err != 0.0)
+        return 0;
+    write_values(s, i, j, (Values){0.0, 0.0});
+    return 1;
+}
+
 /* Write what words, of A B alone, are close to; returns 0 where C takes too much from them.
  *
  * The value is the nearest double of the words and C, up to u of itself, or eta where it is
@@ -452,6 +463,8 @@ typedef struct {
     int (*row_rests)[2]; /* tiles for which three words of a row, on the common grid and on
                           * their own, are skipped after settling nothing */
     int column_exponents[WIDEST], column_units[WIDEST];
+    int *nonzeros; /* for each term, a bit for each packed column that is not 0 there */
+    int has_nonzeros;
 } Panels;
 
 /* The exponent of the unit of the scaled products of a packed row, number i of the
@@ -467,9 +480,8 @@ static int unit_of_products(const Entries *s, Panels *panels, ptrdiff_t row, ptr
     if (*of_column == UNKNOWN)
         *of_column = unit_of(s->p->k, entry(b, s->z, 0, j), b->row, b->is_single, s->watch)
                    - panels->column_exponents[column];
-    /* Tiny entries were left out. */
     if (*of_row < -450 || *of_column < -450)
-        return -1800;
+        return LEFT_OUT;
     return *of_row + *of_column;
 }
 
@@ -685,8 +697,9 @@ static uint64_t write_parts(const Entries *s, const Tile *t, const double *hi,
 }
 
 /* Write the nearest numbers of a tile, or close ones, enclosures, or pairs of floats, by
- * sums in two words; a bit for each entry that is still open. */
-static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
+ * sums in two words; a bit for each entry that is still open, and in `zeros` for those whose
+ * sums are 0. */
+static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t, uint64_t *zeros)
 {
     const Product *p = s->p;
     const int lanes = s->f->columns;
@@ -750,9 +763,54 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t)
                 unit_of_products(s, panels, t->row + r, t->i + r, v, t->j + v);
             if (unit >= s->log_k - 105)
                 words.err = 0.0;
-            if (write_words(s, t->i + r, t->j + v, words))
+            int is_zero = words.hi == 0.0 && words.mid == 0.0;
+            if (is_zero && words.err != 0.0)
+                *zeros |= bit;
+            if (is_zero && !p->c.data ? write_zero(s, t->i + r, t->j + v, words.err)
+                                      : write_words(s, t->i + r, t->j + v, words))
                 open &= ~bit;
         }
+    return open;
+}
+
+/* For each row of a tile, a bit for each column with a term that has no factor 0. Products of
+ * packed entries do not underflow. */
+static void find_terms(const Entries *s, Panels *panels, const Tile *t, int *with_terms)
+{
+    const ptrdiff_t k = s->p->k;
+    const int lanes = s->f->columns;
+    const double *rows = panels->rows + t->row * k;
+    if (!panels->has_nonzeros)
+        for (ptrdiff_t h = 0; h < k; h++) {
+            panels->nonzeros[h] = 0;
+            for (int v = 0; v < lanes; v++)
+                panels->nonzeros[h] |= (panels->packed[h * lanes + v] != 0.0) << v;
+        }
+    panels->has_nonzeros = 1;
+    memset(with_terms, 0, TILE_ROWS * sizeof *with_terms);
+    for (ptrdiff_t start = 0; start < k; start += SPAN) {
+        ptrdiff_t stop = k - start < SPAN ? k : start + SPAN;
+        for (ptrdiff_t h = start; h < stop; h++)
+            for (int r = 0; r < TILE_ROWS; r++)
+                with_terms[r] |= -(rows[h * TILE_ROWS + r] != 0.0) & panels->nonzeros[h];
+        if (stops(s->watch, TILE_ROWS * (stop - start)))
+            return;
+    }
+}
+
+/* Write entries of row r of a tile without terms; a bit for each entry that is still open. */
+static uint64_t write_zeros(const Entries *s, Panels *panels, const Tile *t, int r,
+                            uint64_t open, int with_terms)
+{
+    for (int v = 0; v < t->columns; v++) {
+        ptrdiff_t i = t->i + r, j = t->j + v;
+        if (!(open >> v & 1) || with_terms >> v & 1
+            || unit_of_products(s, panels, t->row + r, i, v, j) == LEFT_OUT)
+            continue;
+        Words zero = {0.0, 0.0, 0.0, 0.0, 0};
+        if (s->p->c.data ? write_words(s, i, j, zero) : write_zero(s, i, j, 0.0))
+            open &= ~((uint64_t)1 << v);
+    }
     return open;
 }
 
@@ -838,6 +896,7 @@ static int pack_columns(const Entries *s, Panels *panels, ptrdiff_t j, int colum
            panels->packed, s->watch);
     panels->columns = panels->packed;
     panels->stride = lanes;
+    panels->has_nonzeros = 0;
     for (int v = 0; v < lanes; v++)
         panels->sigma[v] = 3.0;
     return normalise(s->f, s->p->k, lanes, columns, panels->packed, panels->column_exponents);
@@ -885,13 +944,20 @@ static int is_in_two(const Product *p)
 static void write_tile(Entries *s, Panels *panels, Tile *t)
 {
     find_factors(s, panels, t);
-    uint64_t open = ~(uint64_t)0, used = ((uint64_t)1 << t->columns) - 1;
+    uint64_t open = ~(uint64_t)0, used = ((uint64_t)1 << t->columns) - 1, zeros = 0;
+    int with_terms[TILE_ROWS], has_terms = 0;
     if (is_in_two(s->p))
-        open = write_in_two(s, panels, t);
+        open = write_in_two(s, panels, t, &zeros);
     for (int r = 0; r < t->rows; r++) {
         uint64_t open_columns = open >> (r * s->f->columns) & used;
         if (open_columns && panels->columns != panels->packed)
             pack_columns(s, panels, t->j, t->columns); /* for three words */
+        if (zeros >> (r * s->f->columns) & used) {
+            if (!has_terms)
+                find_terms(s, panels, t, with_terms);
+            has_terms = 1;
+            open_columns = write_zeros(s, panels, t, r, open_columns, with_terms[r]);
+        }
         int *rests = panels->row_rests[t->row + r];
         for (int is_own = 0; is_own < 2 && open_columns; is_own++) {
             if (rests[is_own] > 0) {
@@ -1224,7 +1290,7 @@ Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
     ptrdiff_t numbers = by_dot ? (p.n + 1) * (p.k + p.k / PIECE + 1)
                                : (block_rows + f->columns) * p.k;
     double *space = malloc((size_t)(numbers ? numbers : 1) * sizeof(double));
-    int *facts = malloc((size_t)(block_rows ? block_rows : 1) * 4 * sizeof(int));
+    int *facts = malloc((size_t)(4 * block_rows + p.k + 1) * sizeof(int));
     Entries s = entries_of(&p, f, watch);
     Outcome outcome = space && facts ? DONE : NO_MEMORY;
 
@@ -1238,7 +1304,8 @@ Outcome multiply(const Product *product, const Kernels *f, Watch *watch)
         } else {
             Panels panels = {.rows = space, .packed = space + block_rows * p.k,
                              .row_exponents = facts, .row_units = facts + block_rows,
-                             .row_rests = (int(*)[2])(facts + 2 * block_rows)};
+                             .row_rests = (int(*)[2])(facts + 2 * block_rows),
+                             .nonzeros = facts + 4 * block_rows};
             outcome = by_tiles(&s, &panels, block_rows);
         }
     }

@@ -209,6 +209,27 @@ def graded(rng, m, k, n, span, dtype):
 
 @needs_core
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("smallest", [0.0, 1e-30, 1e-145, 1e-200, 1e-310])
+def test_sums_without_terms_are_zeros(instructions, smallest, dtype):
+    """Of blocks on a diagonal. Others look like that: their terms are tiny, or cancel."""
+    rng = np.random.default_rng(11)
+    for m, k, n in ((7, 40, 35), (2, 40, 35), (4, 300, 20), (20, 9, 5)):
+        a = rng.standard_normal((m, k)).astype(dtype)
+        b = rng.standard_normal((k, n)).astype(dtype)
+        a[: m // 2, k // 2 :] = a[m // 2 :, : k // 2] = 0
+        b[: k // 2, n // 2 :] = b[k // 2 :, : n // 2] = 0
+        check(a, b)
+        c = np.where(rng.random((m, n)) < 0.5, 0, rng.standard_normal((m, n)))
+        check(a, b, c.astype(dtype), -3)
+        a[0, k - 1] = a[m - 1, 0] = b[0, n - 1] = b[k - 1, 0] = smallest
+        a[m - 1, 1:3] = 1
+        b[1:3, n // 2 :] = [[1], [-1]]
+        check(a, b)
+        check(a, b, c.astype(dtype), -3)
+
+
+@needs_core
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("family", ["whole", "cancelling", "integers", "sparse"])
 def test_sums_far_below_the_norms_are_rounded_once(instructions, family, dtype):
     """Three words on the grid of an entry's own terms, to grids below the finest one."""
