@@ -312,6 +312,12 @@ static inline int read_addends(const Entries *s, ptrdiff_t i, ptrdiff_t j, doubl
 /* Write the rounding of the words of A B, without factor; returns 0 if it is not certain. */
 static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
 {
+    /* A zero alone is certain only if it is exact. */
+    if (words.hi == 0.0 && words.mid == 0.0 && words.lo == 0.0 && !s->p->c.data) {
+        if (words.err == 0.0)
+            write_values(s, i, j, (Values){0.0, 0.0});
+        return words.err == 0.0;
+    }
     double addends[MOST_ADDENDS];
     int count = read_addends(s, i, j, addends);
     if (s->p->factor != 0.0)
@@ -323,15 +329,6 @@ static int write_words(const Entries *s, ptrdiff_t i, ptrdiff_t j, Words words)
     if (!settle(&words, s->p->kind, s->format, &values))
         return 0;
     write_values(s, i, j, values);
-    return 1;
-}
-
-/* Write a zero without addends; returns 0 if it is not exact. */
-static inline int write_zero(const Entries *s, ptrdiff_t i, ptrdiff_t j, double err)
-{
-    if (err != 0.0)
-        return 0;
-    write_values(s, i, j, (Values){0.0, 0.0});
     return 1;
 }
 
@@ -697,8 +694,8 @@ static uint64_t write_parts(const Entries *s, const Tile *t, const double *hi,
 }
 
 /* Write the nearest numbers of a tile, or close ones, enclosures, or pairs of floats, by
- * sums in two words; a bit for each entry that is still open, and in `zeros` for those whose
- * sums are 0. */
+ * sums in two words; a bit for each entry that is still open, and in `zeros` for each
+ * of these whose words are 0. */
 static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t, uint64_t *zeros)
 {
     const Product *p = s->p;
@@ -763,12 +760,10 @@ static uint64_t write_in_two(const Entries *s, Panels *panels, const Tile *t, ui
                 unit_of_products(s, panels, t->row + r, t->i + r, v, t->j + v);
             if (unit >= s->log_k - 105)
                 words.err = 0.0;
-            int is_zero = words.hi == 0.0 && words.mid == 0.0;
-            if (is_zero && words.err != 0.0)
-                *zeros |= bit;
-            if (is_zero && !p->c.data ? write_zero(s, t->i + r, t->j + v, words.err)
-                                      : write_words(s, t->i + r, t->j + v, words))
+            if (write_words(s, t->i + r, t->j + v, words))
                 open &= ~bit;
+            else if (words.hi == 0.0 && words.mid == 0.0)
+                *zeros |= bit;
         }
     return open;
 }
@@ -808,7 +803,7 @@ static uint64_t write_zeros(const Entries *s, Panels *panels, const Tile *t, int
             || unit_of_products(s, panels, t->row + r, i, v, j) == LEFT_OUT)
             continue;
         Words zero = {0.0, 0.0, 0.0, 0.0, 0};
-        if (s->p->c.data ? write_words(s, i, j, zero) : write_zero(s, i, j, 0.0))
+        if (write_words(s, i, j, zero))
             open &= ~((uint64_t)1 << v);
     }
     return open;
