@@ -266,10 +266,13 @@ MEASURED_SPILLS = {
         f"torch.float64 biased array {SUMS[2]}": {"3.6": {80: 70}},
         f"torch.float32 three words enclosure {SUMS[0]}": {"3.6": {80: 138}},
         f"torch.float32 three words pair {SUMS[0]}": {"3.6": {80: 89}},
-        f"torch.float64 three words enclosure {SUMS[0]}": {"3.6": {80: 95}},
+        f"torch.float64 three words enclosure {SUMS[0]}": {
+            "3.6": {80: 95},
+            "3.9": {90: 57, 120: 57},
+        },
         f"torch.float64 three words pair {SUMS[0]}": {
             "3.6": {80: 95},
-            "3.9": {80: 76},
+            "3.9": {80: 76, 90: 50},
         },
     },
     "_quick_kernel": {
@@ -286,6 +289,6 @@ def test_compiled_rounded_sums(compiled, most_spills):
     for line in compiled("sums"):
         # What is made again, rarely, holds three words and takes all registers there
         # are: a few words wait in memory.
-        usual = 60 if line["kernel"] == "_finish_kernel" else 4
+        usual = 48 if line["kernel"] == "_finish_kernel" else 4
         measured = MEASURED_SPILLS.get(line["kernel"], {})
         assert line["spills"] <= most_spills(line, usual, measured), line
