@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from benchmarks.common import Section, parse, run_sections
 from hifigemm.workshop.measuring.arrays import Workload
 
+_FLOAT64 = "native", "ozaki2:14", "ozaki2:15", "auto", "auto@correct", "peers"
 SCHEMES = {
-    "float64": ("native", "ozaki2:14", "ozaki2:15", "auto", "auto@correct", "peers"),
-    "stacks": ("native", "ozaki2:14", "ozaki2:15", "auto", "auto@correct", "peers"),
+    "float64": _FLOAT64,
+    "stacks": _FLOAT64,
     "complex128": ("native", "ozaki2:14", "ozaki2:15", "auto", "peers"),
     "float32": ("native", "ozaki2:7", "corrected:fp16", "auto", "peers"),
 }

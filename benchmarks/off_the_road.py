@@ -222,7 +222,7 @@ def rows_of_wide_exponents() -> Iterator[Row]:
 
 
 def rows_of_zeros() -> Iterator[Row]:
-    """Correct products whose results have zeros, beside those of dense operands."""
+    """Correct products whose results have zeros; they are compared with dense ones."""
     n = 512
     for dtype in ("float64", "float32"):
         dense = phi(n, n, dtype=dtype)

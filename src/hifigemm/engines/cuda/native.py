@@ -59,8 +59,8 @@ _SINGLE = (torch.float32, torch.complex64)
 class NativeLowering(Lowering):
     """The library's product; see `hifigemm.model.engine.Lowering`.
 
-    At the level of its own format the product is taken as it is, with what over- and
-    underflow did to it. For other accuracies, launches make such entries again, or a
+    At the level of its own format the product is the library's, including over- and
+    underflow. For other accuracies, launches make such entries again, or a
     large product is refused.
     """
 

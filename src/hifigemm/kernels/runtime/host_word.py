@@ -106,8 +106,8 @@ class HostWords:
     def number_from(self, launch: Callable[[torch.Tensor], object]) -> int:
         """The number that launches send to the memory that they are given.
 
-        Where the wait ends early, by Ctrl-C, the device may still write: the memory is
-        then nobody else's for good.
+        Where the wait ends early, by Ctrl-C, the device may still write to the
+        memory: no other call gets it.
         """
         try:
             word = self._idle.pop()

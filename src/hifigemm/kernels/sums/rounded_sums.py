@@ -259,14 +259,14 @@ def _have_terms(left, right, k):
     """1 for entries with a term that has no factor 0, else 0."""
     rows, row_step = left
     columns, column_step = right
-    found = tl.zeros([rows.shape[0], columns.shape[0]], tl.int32)
+    have_terms = tl.zeros([rows.shape[0], columns.shape[0]], tl.int32)
     for _ in range(k):
         has_row = (tl.load(rows) != 0).to(tl.int32)
         has_column = (tl.load(columns) != 0).to(tl.int32)
-        found |= has_row[:, None] & has_column[None, :]
+        have_terms |= has_row[:, None] & has_column[None, :]
         rows += row_step
         columns += column_step
-    return found
+    return have_terms
 
 
 @triton.jit
@@ -523,8 +523,8 @@ def _sums_in_three_words(
         # A sum of zeros is exact if each term has a factor 0.
         is_unknown = is_open & (size == 0)
         if tl.max(is_unknown.to(tl.int32)) > 0:
-            has_terms = _have_terms((rows, row_step), (columns, column_step), k)
-            is_open &= (is_unknown & (has_terms == 0)) == 0
+            have_terms = _have_terms((rows, row_step), (columns, column_step), k)
+            is_open &= (is_unknown & (have_terms == 0)) == 0
     return values, second_values, is_open
 
 

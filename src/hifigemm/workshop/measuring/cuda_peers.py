@@ -71,21 +71,21 @@ class _Product:
         self._arguments: tuple[Any, ...]
         routines = _ROUTINES[str(a.dtype).removeprefix("torch.")]
         self.letter = routines.letter
-        one = routines.scalar(1.0)
-        zero = routines.scalar(0.0)
+        alpha = routines.scalar(1.0)
+        beta = routines.scalar(0.0)
         m, k = a.shape[-2:]
         n = b.shape[-1]
         sizes = 0, 0, n, m, k
         left, right, result = (ctypes.c_void_p(x.data_ptr()) for x in self._tensors)
         if a.ndim == 2:
             self._function = getattr(library, f"cublas{self.letter}gemm_v2")
-            self._arguments = *sizes, one, left, n, right, k, zero, result, n
+            self._arguments = *sizes, alpha, left, n, right, k, beta, result, n
             return
         name = f"cublas{self.letter}gemmStridedBatched"
         self._function = getattr(library, name)
         steps = [ctypes.c_longlong(x.stride(0)) for x in self._tensors]
-        operands = one, left, n, steps[0], right, k, steps[1]
-        self._arguments = *sizes, *operands, zero, result, n, steps[2], len(a)
+        operands = alpha, left, n, steps[0], right, k, steps[1]
+        self._arguments = *sizes, *operands, beta, result, n, steps[2], len(a)
 
     def __call__(self, handle: Any) -> None:
         """Write the product on the stream of a handle."""
@@ -121,9 +121,7 @@ def _emulating_handle(control: int) -> Any:
 
 
 def _prepare_cublas(control: int, a: Any, b: Any, out: Any) -> Callable[[], object]:
-    """A product by a handle of its own, with as much workspace as the emulation may
-    want.
-    """
+    """A product by cuBLAS's emulation, with a workspace that is large enough for it."""
     import torch
 
     handle = _emulating_handle(control)
